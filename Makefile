@@ -1,0 +1,34 @@
+# make report: set everything up and run the pipeline; make test: set everything up and test it.
+PYTHON ?= python3
+CORES ?= $(shell getconf _NPROCESSORS_ONLN)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: report test lint clean base
+
+report: .venv/ready
+	snakemake --cores $(CORES) results/report.html
+	@echo "Open results/report.html"
+
+test: lint
+	pytest -n $(CORES)
+
+lint: .venv/ready
+	ruff check
+	ruff format --check
+	mypy
+	lint-imports
+
+base: .venv/ready ## train models/base anew
+	dvc unfreeze models/base/dvc.yaml:base
+	dvc repro models/base/dvc.yaml:base
+	dvc freeze models/base/dvc.yaml:base
+
+clean:
+	rm -rf results logs .snakemake .checkpoints
+
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Planward needs Python 3.11 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	pip install --quiet --disable-pip-version-check -r requirements.lock
+	pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch .venv/ready

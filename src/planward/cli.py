@@ -1,0 +1,203 @@
+"""The command line: one command a stage, and a few for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from planward.params import PARAMS_FILE, Params, ParamsError, load_params, merged_params
+from planward.pddl.expressions import PddlError
+from planward.records import VerifierError, write_json
+
+app = typer.Typer(
+    help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
+    "`snakemake --cores 8 results/report.html` or `dvc repro` runs them all.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Size = Annotated[int, typer.Option(help="Training problems in all, one of dataset_sizes in params.yaml.")]
+TIMING = Path("results/timing")
+STAGES = "Stages"
+EXPECTED = (ParamsError, PddlError, VerifierError, ValueError, OSError)
+
+
+@app.command(rich_help_panel=STAGES)
+def problems() -> None:
+    """Bring problems from any source into results/problems."""
+    from planward.stages import problems as stage
+
+    _run("problems", stage.run)
+
+
+@app.command(rich_help_panel=STAGES)
+def split() -> None:
+    """Check every line, set bad ones apart, divide the rest into train, validation and test."""
+    from planward.stages import split as stage
+
+    _run("split", stage.run)
+
+
+@app.command(rich_help_panel=STAGES)
+def score() -> None:
+    """Score the difficulty of every problem and bucket each domain."""
+    from planward.stages import score as stage
+
+    _run("score", stage.run)
+
+
+@app.command(rich_help_panel=STAGES)
+def schedule(size: Size) -> None:
+    """Write down which problem is trained on at which step."""
+    from planward.stages import schedule as stage
+
+    _run(f"schedule@{size}", lambda params: stage.run(params, size))
+
+
+@app.command(rich_help_panel=STAGES)
+def sft(size: Size) -> None:
+    """Fine-tune the base model on reference plans."""
+    from planward.stages import sft as stage
+
+    _run(f"sft@{size}", lambda params: stage.run(params, size))
+
+
+@app.command(rich_help_panel=STAGES)
+def grpo(size: Size) -> None:
+    """Train the SFT model by curriculum GRPO, rewarded by the plan verifier."""
+    from planward.stages import grpo as stage
+
+    _run(f"grpo@{size}", lambda params: stage.run(params, size))
+
+
+@app.command(rich_help_panel=STAGES)
+def evaluate(
+    method: Annotated[str, typer.Option(help="base, sft or grpo.")],
+    size: Annotated[int, typer.Option(help="The model's dataset size; 0 for base.")] = 0,
+) -> None:
+    """Complete every test problem with 0 to 4 worked examples; VAL gives the verdicts."""
+    from planward.stages import evaluate as stage
+
+    name = f"evaluate@{method}-{size}" if size else f"evaluate-{method}"
+    _run(name, lambda params: stage.run(params, method, size))
+
+
+@app.command(rich_help_panel=STAGES)
+def compare() -> None:
+    """Compute every table from the stored predictions."""
+    from planward.stages import compare as stage
+
+    _run("compare", stage.run)
+
+
+@app.command(rich_help_panel=STAGES)
+def report() -> None:
+    """Write results/report.html."""
+    from planward.stages import report as stage
+
+    _run("report", stage.run, timed=False)
+
+
+@app.command(rich_help_panel=STAGES)
+def base() -> None:
+    """Train models/base from nothing (about half an hour on two cores; see models/base/README.md)."""
+    from planward.stages import base as stage
+
+    _threads()
+    with _errors():
+        stage.run()
+
+
+@app.command()
+def validate(
+    domain: Annotated[Path, typer.Argument(help="The domain's PDDL file.")],
+    problem: Annotated[Path, typer.Argument(help="The problem's PDDL file.")],
+    plan: Annotated[Path, typer.Argument(help="A plan, or a model's whole answer; - for standard input.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds VAL may take.")] = 10.0,
+) -> None:
+    """Judge a plan with VAL. Exit status: 0 it works, 1 it fails, 2 the input cannot be used."""
+    from planward.tasks.planning.judgement import judged_text
+
+    with _errors():
+        text = sys.stdin.read() if str(plan) == "-" else plan.read_text(encoding="utf-8", errors="replace")
+        verdict = judged_text(domain, problem, text, timeout)
+    outcome = verdict.outcome
+    rows: dict[str, object] = {"label": verdict.label, "reward": verdict.reward}
+    if outcome is not None:
+        rows |= {
+            "plan_size": outcome.plan_size,
+            "failing_step": outcome.failing_step,
+            "goals_satisfied": outcome.goals_satisfied,
+            "goals_total": outcome.goals_total,
+            "detail": outcome.detail,
+        }
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for name, value in rows.items():
+            print(f"{name.replace('_', ' ')}: {'-' if value in (None, '') else value}")
+    raise typer.Exit(0 if verdict.success else 1)
+
+
+@app.command()
+def params(
+    overlays: Annotated[list[Path] | None, typer.Argument(help="Profiles to lay over params.yaml, in order.")] = None,
+) -> None:
+    """Check params.yaml; with profiles, write their values into it, comments kept."""
+    with _errors():
+        for overlay in overlays or []:
+            merged_params(PARAMS_FILE, overlay)
+            print(f"{PARAMS_FILE}: now with {overlay}")
+        load_params()
+        print(f"{PARAMS_FILE}: good")
+
+
+def _run(name: str, stage: Callable[[Params], None], timed: bool = True) -> None:
+    _threads()
+    with _errors():
+        start = time.perf_counter()
+        stage(load_params())
+        if timed:
+            own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+            figures = {
+                "stage": name,
+                "wall_s": round(time.perf_counter() - start, 2),
+                "cpu_s": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 2),
+                "peak_rss_mb": round(own.ru_maxrss / 1024),
+            }
+            write_json(TIMING / f"{name}.json", figures)
+
+
+def _threads() -> None:
+    """Torch takes as many threads as the stage was given; one where nothing says."""
+    os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("PLANWARD_THREADS", "1"))
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Faults of input, configuration and machine in plain words, with exit status 2."""
+    try:
+        yield
+    except EXPECTED as error:
+        if os.environ.get("PLANWARD_TRACEBACK"):
+            raise
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        console.print(str(error), markup=False, highlight=False)
+        console.print("(PLANWARD_TRACEBACK=1 shows where)", style="dim")
+        raise typer.Exit(2) from None
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,1 @@
+"""Difficulty, buckets, training sets and the schedule."""

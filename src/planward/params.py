@@ -1,0 +1,295 @@
+"""Typed parameters: what params.yaml may say, checked before anything runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from planward.records import written
+
+PARAMS_FILE = Path("params.yaml")
+Range = tuple[int, int]
+Bucket = Literal["easy", "medium", "hard"]
+BUCKETS: tuple[Bucket, ...] = ("easy", "medium", "hard")
+
+
+class ParamsError(ValueError):
+    """params.yaml does not say what it may say; the message names file and key."""
+
+
+class Strict(BaseModel):
+    """A section of params.yaml: unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Section = TypeVar("Section", bound=Strict)
+
+
+class Problems(Strict):
+    source: Literal["generated", "jsonl", "pddl"]
+    path: Path
+    planner: Literal["search", "fast-downward"]
+    max_states: int = Field(gt=0)
+    planner_timeout: float = Field(gt=0)
+    base_share: float = Field(ge=0, lt=1)
+    generated: dict[str, dict[str, int | Range]]
+
+    @field_validator("generated")
+    @classmethod
+    def counts_and_ranges(cls, domains: dict[str, dict[str, int | Range]]) -> Any:
+        for domain, sizes in domains.items():
+            if not isinstance(sizes.get("count"), int):
+                raise ValueError(f"{domain}.count must be a whole number")
+            for name, size in sizes.items():
+                if name != "count" and (isinstance(size, int) or not 0 < size[0] <= size[1]):
+                    raise ValueError(f"{domain}.{name} must be [smallest, largest], both positive")
+        return domains
+
+    def count(self, domain: str) -> int:
+        """How many problems of a domain to generate."""
+        count = self.generated[domain]["count"]
+        return count if isinstance(count, int) else count[1]
+
+
+class Split(Strict):
+    validation: float = Field(ge=0, lt=1)
+    test: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def leaves_training(self) -> Split:
+        if self.validation + self.test >= 1:
+            raise ValueError("validation + test leave nothing to train on")
+        return self
+
+
+class Difficulty(Strict):
+    pattern: str
+    weights: dict[str, float]
+
+
+class Percentiles(Strict):
+    easy: float = Field(ge=0, le=100)
+    medium: float = Field(ge=0, le=100)
+
+
+class Phase(Strict):
+    until: float = Field(gt=0, le=1)
+    easy: float = Field(ge=0, le=1)
+    medium: float = Field(ge=0, le=1)
+    hard: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def sums_to_one(self) -> Phase:
+        if abs(self.easy + self.medium + self.hard - 1) > 1e-9:
+            raise ValueError(f"the shares of the phase until {self.until} do not sum to 1")
+        return self
+
+    @property
+    def shares(self) -> dict[Bucket, float]:
+        return {"easy": self.easy, "medium": self.medium, "hard": self.hard}
+
+
+class Prompt(Strict):
+    style: Literal["compact", "full"]
+    max_tokens: int = Field(gt=0)
+    max_completion_tokens: int = Field(gt=0)
+
+
+class Lora(Strict):
+    r: int = Field(gt=0)
+    alpha: int = Field(gt=0)
+    dropout: float = Field(ge=0, lt=1)
+    target_modules: str | list[str]
+
+
+class Model(Strict):
+    path: str
+    backend: Literal["auto", "transformers", "unsloth"]
+    load_in_4bit: bool
+    lora: Lora | None
+    gradient_checkpointing: bool
+
+
+class Sft(Strict):
+    epochs: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    micro_batch_size: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    max_grad_norm: float = Field(gt=0)
+    shots: tuple[int, int]
+    save_steps: int = Field(gt=0)
+
+
+class Grpo(Strict):
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    num_generations: int = Field(ge=2)
+    micro_batch_size: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    beta: float = Field(ge=0)
+    temperature: float = Field(gt=0)
+    top_p: float = Field(gt=0, le=1)
+    top_k: int = Field(ge=0)
+    max_grad_norm: float = Field(gt=0)
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"]
+    scale_rewards: Literal["none", "group", "batch"]
+    shots: int = Field(ge=0)
+    audit_share: float = Field(ge=0, le=1)
+    save_steps: int = Field(gt=0)
+    report_to: list[Literal["wandb", "tensorboard", "trackio"]]
+
+
+class Val(Strict):
+    timeout: float = Field(gt=0)
+    workers: int = Field(gt=0)
+
+
+class Evaluate(Strict):
+    shots: list[int] = Field(min_length=1)
+    batch_size: int = Field(gt=0)
+
+
+class Compare(Strict):
+    confidence: float = Field(gt=0, lt=1)
+
+
+class Base(Strict):
+    """models/base/params.yaml, section `base`."""
+
+    seed: int = Field(ge=0)
+    base_share: float = Field(gt=0, le=1)
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    sequence_length: int = Field(gt=0)
+    walk_share: float = Field(ge=0, le=1)
+    walk_length: Range
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    adam_beta2: float = Field(gt=0, lt=1)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    initializer_range: float = Field(gt=0)
+    save_steps: int = Field(gt=0)
+    validation: int = Field(gt=0)
+    vocabulary: dict[str, dict[str, int]]
+    problems: dict[str, dict[str, Range]]
+
+
+class Params(Strict):
+    seed: int = Field(ge=0)
+    dataset_sizes: list[int] = Field(min_length=1)
+    problems: Problems
+    split: Split
+    difficulty: dict[str, Difficulty]
+    buckets: Percentiles
+    curriculum: list[Phase] = Field(min_length=1)
+    prompt: Prompt
+    model: Model
+    sft: Sft
+    grpo: Grpo
+    val: Val
+    evaluate: Evaluate
+    compare: Compare
+
+    def concerns(self, name: str) -> bool:
+        """Whether a result's name (`sft-200`, `grpo@200`, `200`, `split`) is of a dataset size of this run.
+
+        Results of sizes that params.yaml no longer names stay on disk until `make clean`.
+        """
+        size = re.search(r"(?:^|[-@])(\d+)$", name)
+        return size is None or int(size[1]) in (0, *self.dataset_sizes)
+
+    @field_validator("dataset_sizes")
+    @classmethod
+    def rising(cls, sizes: list[int]) -> list[int]:
+        if sizes != sorted(set(sizes)) or sizes[0] < 1:
+            raise ValueError("must be positive and rising: each set holds the smaller ones")
+        return sizes
+
+    @field_validator("curriculum")
+    @classmethod
+    def covers_all_progress(cls, phases: list[Phase]) -> list[Phase]:
+        ends = [phase.until for phase in phases]
+        if ends != sorted(set(ends)) or ends[-1] != 1:
+            raise ValueError("`until` must rise from phase to phase and end at 1.0")
+        return phases
+
+
+def load_params(path: Path = PARAMS_FILE) -> Params:
+    """Read and check a parameter file.
+
+    Raises:
+        ParamsError: the file is missing, is not YAML, or has an unknown key or a wrong value;
+            the message names the file and each key at fault.
+    """
+    return checked(Params, read_yaml(path), str(path))
+
+
+def merged_params(path: Path, overlay: Path) -> None:
+    """Write the overlay's values into `path`, keeping its comments; checks the result before writing.
+
+    Raises:
+        ParamsError: the overlay is unreadable, or names a key that may not be there.
+    """
+    from ruamel.yaml import YAML
+
+    changes, editor = read_yaml(overlay), YAML()
+    editor.preserve_quotes, editor.width = True, 200
+    document = editor.load(path.read_text(encoding="utf-8"))
+    if not isinstance(changes, dict):
+        raise ParamsError(f"{overlay}: expected keys and values")
+    _lay_over(document, changes)
+    checked(Params, document, f"{path} with {overlay}")
+    with written(path) as out:
+        editor.dump(document, out)
+
+
+def _lay_over(document: Any, changes: dict[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(document.get(key), dict):
+            _lay_over(document[key], value)
+        else:
+            document[key] = value
+
+
+def load_base_params(path: Path) -> Base:
+    """Read models/base/params.yaml; raises as `load_params` does."""
+    return checked(Base, (read_yaml(path) or {}).get("base"), f"{path}, section base")
+
+
+def read_yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ParamsError(f"{path}: no such file; run from the project's root") from None
+    except yaml.YAMLError as error:
+        raise ParamsError(f"{path}: not YAML: {error}") from None
+
+
+def checked(model: type[Section], raw: Any, source: str) -> Section:
+    """Turn a parsed YAML document into typed parameters; `source` names it in errors."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        faults = [f"  {_key(fault['loc'])}: {_complaint(fault)}" for fault in error.errors()]
+        raise ParamsError("\n".join([f"{source}: {len(faults)} mistake(s)", *faults])) from None
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location)) or "(top level)"
+
+
+def _complaint(fault: Any) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "unknown key"
+    if fault["type"] == "missing":
+        return "missing"
+    return f"{fault['msg']} (got {fault['input']!r})"

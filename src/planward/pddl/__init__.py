@@ -1,0 +1,1 @@
+"""PDDL in-process: parse, ground, simulate, search, generate."""

@@ -1,0 +1,164 @@
+"""Records that pass between stages, and the small files that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Label(StrEnum):
+    """What a planning verifier says of a plan (SPEC names, kept in every file)."""
+
+    SUCCESS = "success_plans"
+    GOAL = "goal_not_satisfied"
+    PRECONDITION = "precondition_violation"
+    SAFETY = "safety_constraints_violation"
+    FORMAT = "plan_format_error"
+
+
+class VerifierError(RuntimeError):
+    """The verifier is broken (missing, killed, timed out, unreadable): never the model's fault."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verifier found, before any reward is given.
+
+    `failing_step` counts from 1 and is set for precondition and safety violations only.
+    `goals_satisfied` is None where the plan did not run to its end.
+    """
+
+    label: Label
+    plan_size: int
+    failing_step: int | None = None
+    goals_satisfied: int | None = None
+    goals_total: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A task's judgement of one completion: `reward` in [-1, 1]."""
+
+    label: str
+    reward: float
+    detail: str = ""
+    plan: str = ""
+    outcome: Outcome | None = None
+
+    @property
+    def success(self) -> bool:
+        return self.reward == 1.0
+
+
+class Meta(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    scenario: str = Field(min_length=1)
+    domain_file: str = Field(min_length=1)
+    problem_file: str = Field(min_length=1)
+
+
+class Record(BaseModel):
+    """One line of a problem file. `id` is given by the split; `score` and `bucket` by the score stage."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    prompt: str
+    response: str | None = None
+    class_label: str | None = None
+    meta: Meta
+    id: str = ""
+    score: float | None = None
+    bucket: str | None = None
+
+    @property
+    def domain(self) -> str:
+        return self.meta.scenario
+
+
+class Prediction(BaseModel):
+    """One completion on one test problem, with VAL's verdict: what every table is computed from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    domain: str
+    bucket: str
+    score: float
+    method: str  # base | sft | grpo
+    dataset_size: int  # 0 for base
+    seed: int
+    shot_num: int
+    shot_ids: list[str]  # may be fewer than shot_num where the prompt was too long
+    prompt: str
+    completion: str
+    plan: str  # as extracted, one action a line
+    label: str
+    success: bool
+    reward: float
+    detail: str
+    plan_size: int
+    failing_step: int | None
+    goals_satisfied: int | None
+    goals_total: int | None
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Stream records that a stage wrote (trusted: a bad line raises)."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield Record.model_validate_json(line)
+
+
+def read_predictions(path: Path) -> Iterator[Prediction]:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield Prediction.model_validate_json(line)
+
+
+def write_jsonl(path: Path, rows: Iterable[BaseModel | dict[str, Any]]) -> int:
+    """Write rows as JSON lines, whole or not at all; returns how many."""
+    count = 0
+    with written(path) as out:
+        for row in rows:
+            data = row.model_dump(exclude_none=True) if isinstance(row, BaseModel) else row
+            out.write(json.dumps(data, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON with sorted keys, whole or not at all."""
+    with written(path) as out:
+        json.dump(data, out, indent=2, sort_keys=True, ensure_ascii=False)
+        out.write("\n")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[str]]:
+    """Open `path` for writing so that it appears complete or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder is read-only; the message names `path`,
+            and no partial file is left behind.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8", newline="\n") as out:
+            yield out
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""Reporting: statistics, tables, figures and the page, all computed from stored predictions."""

@@ -1,0 +1,126 @@
+"""Figures as inline SVG that takes its colours from the page's CSS variables, so that dark mode works.
+
+Every function returns markup that is the same for the same input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+Point = tuple[float, float]
+Interval = tuple[float, float, float, float]  # x, y, low, high
+
+# Okabe and Ito's colours, told apart by the colour-blind; each becomes var(--c0) ... in the page.
+PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a6761d", "#56b4e9", "#e69f00", "#5f5f66"]
+INK, RULE, PAPER = "#010203", "#040506", "#070809"  # stand-ins for the variables of the same name
+LINES, MARKERS, HATCHES = ["-", "--", ":", "-."], "osD^vPX*", ["", "///", "...", "xxx", "---"]
+_VARIABLES = {colour: f"var(--c{i})" for i, colour in enumerate(PALETTE)} | {INK: "var(--ink)", RULE: "var(--rule)"}
+_VARIABLES[PAPER] = "var(--paper)"
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a domain may be called $x$
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "path.simplify": True,
+    **dict.fromkeys(["text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"], INK),
+    **dict.fromkeys(["axes.edgecolor", "grid.color"], RULE),
+}
+PANEL = (3.5, 2.4)  # inches: fills a phone's width at a readable size
+
+
+def intervals(name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int]) -> Markup:
+    """One panel: a rate with its interval against a whole number, one line a series, side by side."""
+    figure, axes = _panel(name, x_label)
+    for i, (label, points) in enumerate(series.items()):
+        x = [point[0] + 0.12 * (i - (len(series) - 1) / 2) for point in points]
+        y = [point[1] for point in points]
+        errors = [[max(p[1] - p[2], 0.0) for p in points], [max(p[3] - p[1], 0.0) for p in points]]
+        axes.errorbar(x, y, errors, label=label, color=PALETTE[colours[i]], marker=MARKERS[colours[i]], ms=4.5)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    return _svg(figure, axes, name)
+
+
+def lines(
+    name: str,
+    series: Mapping[str, Sequence[Point]],
+    x_label: str,
+    y_range: tuple[float, float] | None = None,
+    dashes: Sequence[int] | None = None,
+    colours: Sequence[int] | None = None,
+) -> Markup:
+    """One panel of curves; `y_range` lets panels share a scale, `dashes` and `colours` override the order's own."""
+    figure, axes = _panel(name, x_label)
+    for i, (label, points) in enumerate(series.items()):
+        colour, dash = (colours or range(len(series)))[i], (dashes or range(len(series)))[i]
+        style: Any = {"color": PALETTE[colour % len(PALETTE)], "linestyle": LINES[dash % len(LINES)]}
+        axes.plot([p[0] for p in points], [p[1] for p in points], label=label, **style)
+    if y_range and y_range[0] < y_range[1]:
+        margin = 0.04 * (y_range[1] - y_range[0])
+        axes.set_ylim(y_range[0] - margin, y_range[1] + margin)
+    return _svg(figure, axes, name)
+
+
+def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[str], colours: Sequence[int]) -> Markup:
+    """One panel of stacked horizontal bars: for each row the shares of the parts in `order`."""
+    figure, axes = _panel(name, "", height=1.1 + 0.26 * len(shares))
+    left = [0.0] * len(shares)
+    for i, part in enumerate(order):
+        widths = [row.get(part, 0.0) for row in shares.values()]
+        style: Any = {"color": PALETTE[colours[i]], "hatch": HATCHES[i % len(HATCHES)]}
+        axes.barh(list(shares), widths, left=left, label=part, edgecolor=PAPER, linewidth=0.4, **style)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_xlim(0, 1)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    return _svg(figure, axes, name)
+
+
+def _panel(name: str, x_label: str, height: float = PANEL[1]) -> tuple[Figure, Axes]:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(PANEL[0], height), layout="constrained", facecolor="none")
+        axes = figure.add_subplot(facecolor="none")
+        axes.set_title(name, loc="left")
+        axes.set_xlabel(x_label)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_label != "progress"))
+    return figure, axes
+
+
+def _svg(figure: Figure, axes: Axes, name: str) -> Markup:
+    """The figure as SVG markup without ids that nothing refers to; `name` keeps the others apart."""
+    handles, labels = axes.get_legend_handles_labels()
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
+        if len(labels) > 1:
+            columns = 2 if max(map(len, labels)) > 15 else 3
+            figure.legend(
+                handles, labels, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=0.8
+            )
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
+    svg = re.sub(r"<!--.*?-->|<defs>\s*<style.*?</defs>|font-family: [^;]*; ", "", out.getvalue(), flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :])  # nothing refers to groups
+    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", tag[0]), svg)
+    key = hashlib.sha256(svg.encode()).hexdigest()[:8]  # keeps the ids of figures on one page apart
+    svg = re.sub(r'(id="|#)([a-z][0-9a-f]{10}\b)', rf"\g<1>f{key}\g<2>", svg)
+    svg = re.sub("|".join(_VARIABLES), lambda colour: _VARIABLES[colour[0]], svg)
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the page lets it be
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(name)}"', 1))

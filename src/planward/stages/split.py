@@ -1,0 +1,193 @@
+"""split: check every line, set bad ones apart, and divide the rest by a hash that renaming does not change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from tqdm import tqdm
+
+from planward.params import Params
+from planward.pddl.canonical import canonical_hash, fraction
+from planward.pddl.expressions import PddlError, Unsupported
+from planward.pddl.language import load_domain, load_problem
+from planward.pddl.search import SearchLimit, Unsolvable
+from planward.records import Record, write_json, written
+from planward.tasks import PROBLEMS, load_task
+from planward.tasks.base import Task
+from planward.tasks.planning.references import reference_plan
+
+OUT = Path("results/split")
+SIDES = ("train", "validation", "test")
+
+
+class BadLine(ValueError):
+    """A line that cannot be used; the message is the reason that goes to quarantine."""
+
+
+@dataclass
+class Tally:
+    """What was read, by domain: enough to say whether a domain is left with nothing."""
+
+    lines: Counter[str] = field(default_factory=Counter)
+    sides: dict[str, Counter[str]] = field(default_factory=lambda: {side: Counter() for side in SIDES})
+    reasons: Counter[str] = field(default_factory=Counter)
+    first_reason: dict[str, str] = field(default_factory=dict)
+
+    def kept(self, domain: str) -> int:
+        return sum(side[domain] for side in self.sides.values())
+
+
+def run(params: Params) -> None:
+    files = sorted(PROBLEMS.rglob("*.jsonl"))
+    task, tally = load_task(params), Tally()
+    with ExitStack() as stack:
+        sides = {side: stack.enter_context(written(OUT / f"{side}.jsonl")) for side in SIDES}
+        quarantine = stack.enter_context(written(OUT / "quarantine.jsonl"))
+        seen = stack.enter_context(Seen())
+        for file, number, raw in tqdm(raw_lines(files), desc="splitting", unit="line"):
+            name = file.relative_to(PROBLEMS).as_posix()
+            domain = file.stem if file.stem in params.difficulty else ""
+            try:
+                data = parsed_line(raw)
+                domain = claimed_domain(data, domain)
+                record = checked_record(data, domain, params, task)
+                if first := seen.place_of(record.id, f"{name}:{number}"):
+                    raise BadLine(f"duplicate: a renaming of {first}")
+            except BadLine as reason:
+                text = raw.decode("utf-8", "backslashreplace")
+                row = {"file": name, "line": number, "reason": str(reason), "text": text}
+                quarantine.write(json.dumps(row, ensure_ascii=True) + "\n")
+                tally.reasons[str(reason).partition(":")[0]] += 1
+                tally.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
+            else:
+                side = side_of(record.id, params)
+                tally.sides[side][domain] += 1
+                sides[side].write(record.model_dump_json(exclude_none=True) + "\n")
+            tally.lines[domain] += 1
+        complain_of_empty_domains(tally)
+    write_json(OUT / "metrics.json", metrics(tally))
+
+
+def raw_lines(files: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
+    for file in files:
+        with file.open("rb") as lines:
+            yield from ((file, number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def parsed_line(raw: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadLine(f"not UTF-8: byte {error.start}") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadLine(f"bad JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise BadLine(f"bad JSON: expected an object, found {type(data).__name__}")
+    return data
+
+
+def claimed_domain(data: dict[str, Any], default: str) -> str:
+    """The domain a line says it is of, or the one its file is named after."""
+    meta = data.get("meta")
+    scenario = meta.get("scenario") if isinstance(meta, dict) else None
+    return scenario.lower() if isinstance(scenario, str) and scenario else default
+
+
+def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task) -> Record:
+    """The line as a record whose files parse and whose reference plan works; raises BadLine."""
+    if isinstance(data.get("meta"), dict):
+        data = {**data, "meta": {**data["meta"], "scenario": domain}}
+    try:
+        record = Record.model_validate(data)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise BadLine(f"bad record: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+    if domain not in params.difficulty:
+        raise BadLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
+    paths = (PROBLEMS / record.meta.domain_file, PROBLEMS / record.meta.problem_file)
+    for path, name in zip(paths, (record.meta.domain_file, record.meta.problem_file), strict=True):
+        if "\0" in name or not path.resolve().is_relative_to(PROBLEMS.resolve()):
+            raise BadLine(f"missing file: {name!r} lies outside the data root")
+        if not path.is_file():
+            raise BadLine(f"missing file: {name}")
+    try:
+        digest = problem_digest(*paths)
+        if not record.response:
+            record = record.model_copy(update={"response": "\n".join(reference_plan(*paths, params.problems))})
+        verdict = task.verify(record, record.response or "")
+    except PddlError as error:
+        raise BadLine(f"bad PDDL: {str(error).replace(f'{PROBLEMS}/', '')}") from None
+    except (Unsolvable, SearchLimit) as error:
+        raise BadLine(f"no reference plan: {error}") from None
+    if not verdict.success:
+        raise BadLine(f"bad reference plan: {verdict.label}: {verdict.detail}")
+    if not verdict.plan:
+        raise BadLine("nothing to plan: the goal holds at the start")
+    return record.model_copy(update={"id": digest[:16]})
+
+
+def problem_digest(domain_file: Path, problem_file: Path) -> str:
+    """The renaming-invariant hash; of the words themselves where the language is beyond the parser."""
+    try:
+        return canonical_hash(load_problem(problem_file, load_domain(domain_file)))
+    except Unsupported:
+        words = problem_file.read_text(encoding="utf-8").lower().split()
+        return hashlib.sha256(" ".join(words).encode()).hexdigest()
+
+
+def side_of(identity: str, params: Params) -> str:
+    """The side of a problem; depends on nothing but the problem and the shares."""
+    draw = fraction(identity, "split")
+    if draw < params.split.test:
+        return "test"
+    return "validation" if draw < params.split.test + params.split.validation else "train"
+
+
+class Seen:
+    """The problems met so far, on disk, so that memory stays flat."""
+
+    def __enter__(self) -> Seen:
+        self.folder = tempfile.TemporaryDirectory()
+        self.database = sqlite3.connect(Path(self.folder.name) / "seen.sqlite")
+        self.database.execute("PRAGMA synchronous = OFF")
+        self.database.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.database.close()
+        self.folder.cleanup()
+
+    def place_of(self, identity: str, place: str) -> str:
+        """Where the problem was first met, or "" if that is here."""
+        if self.database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (identity, place)).rowcount:
+            return ""
+        return str(self.database.execute("SELECT place FROM seen WHERE id = ?", (identity,)).fetchone()[0])
+
+
+def complain_of_empty_domains(tally: Tally) -> None:
+    if not tally.lines:
+        raise ValueError(f"{PROBLEMS}: no problem lines found; check problems.source and problems.path in params.yaml")
+    empty = [domain for domain in sorted(tally.lines) if not tally.kept(domain) and domain]
+    if empty or not any(tally.kept(domain) for domain in tally.lines):
+        reasons = "\n".join(f"  {domain or 'all'}: first, {tally.first_reason[domain]}" for domain in empty or [""])
+        raise ValueError(f"every line is bad for {', '.join(empty) or 'every domain'}:\n{reasons}")
+
+
+def metrics(tally: Tally) -> dict[str, Any]:
+    return {
+        "lines": sum(tally.lines.values()),
+        "kept": {side: sum(counts.values()) for side, counts in tally.sides.items()},
+        "kept_by_domain": {side: dict(counts) for side, counts in tally.sides.items()},
+        "quarantined": sum(tally.reasons.values()),
+        "quarantined_by_reason": dict(tally.reasons),
+    }

@@ -1,0 +1,1 @@
+"""Planning: PDDL problems in, plans out, VAL's verdict on them."""

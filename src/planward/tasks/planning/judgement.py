@@ -1,0 +1,20 @@
+"""One plan, one verdict: what `planward validate` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planward import val
+from planward.records import Label, Outcome, Verdict
+from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.reward import reward
+
+
+def judged_text(domain: Path, problem: Path, text: str, timeout: float) -> Verdict:
+    """VAL's verdict on the plan in `text`; raises as `planward.val.validate` does."""
+    plan = extract_plan(text)
+    if plan is None:
+        outcome = Outcome(Label.FORMAT, 0, detail="no action line in the text")
+    else:
+        outcome = val.validate(domain, problem, "\n".join(plan), timeout=timeout)
+    return Verdict(str(outcome.label), reward(outcome), outcome.detail, "\n".join(plan or []), outcome)

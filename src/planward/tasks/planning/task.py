@@ -1,0 +1,82 @@
+"""The planning task: PDDL problems, judged in-process while training and by VAL for every published number."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from planward import val
+from planward.params import Params
+from planward.pddl.expressions import Unsupported
+from planward.pddl.language import Problem, load_domain, load_problem
+from planward.pddl.simulation import check_plan
+from planward.records import Label, Outcome, Record, Verdict
+from planward.tasks.base import Messages
+from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.prompt import compact_prompt, full_prompt
+from planward.tasks.planning.reward import reward
+
+
+class PlanningTask:
+    """Implements `planward.tasks.base.Task` for problems whose PDDL files lie under `root`."""
+
+    name = "planning"
+    labels = tuple(map(str, Label))
+
+    def __init__(self, params: Params, root: Path) -> None:
+        self.params, self.root = params, root
+        self.problem = lru_cache(maxsize=4096)(self._problem)
+
+    def prompt(self, problem: Record, shots: Sequence[Record]) -> str | Messages:
+        if self.params.prompt.style == "compact":
+            return compact_prompt(self._parsed(problem), [(self._parsed(s), self.answer(s)) for s in shots])
+        texts = [(self._text(s.meta.problem_file), self.answer(s)) for s in shots]
+        return full_prompt(self._text(problem.meta.domain_file), self._text(problem.meta.problem_file), texts)
+
+    def answer(self, problem: Record) -> str:
+        """The reference plan, one action a line; raises ValueError where the record has none."""
+        plan = extract_plan(problem.response or "")
+        if not plan:
+            raise ValueError(f"{problem.id or problem.meta.problem_file}: the record holds no reference plan")
+        return "\n".join(plan)
+
+    def verify(self, problem: Record, completion: str) -> Verdict:
+        plan = extract_plan(completion)
+        if plan is None:
+            return _prose()
+        try:
+            return _verdict(check_plan(self._parsed(problem), plan), plan)
+        except Unsupported as reason:
+            warnings.warn(f"VAL judges {problem.domain}: {reason}", stacklevel=2)
+            return self.judge([(problem, completion)])[0]
+
+    def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
+        plans = [extract_plan(completion) for _, completion in pairs]
+        jobs = [
+            (self.root / record.meta.domain_file, self.root / record.meta.problem_file, "\n".join(plan))
+            for (record, _), plan in zip(pairs, plans, strict=True)
+            if plan is not None
+        ]
+        limits = self.params.val
+        outcomes = iter(val.validate_many(jobs, timeout=limits.timeout, workers=limits.workers))
+        return [_prose() if plan is None else _verdict(next(outcomes), plan) for plan in plans]
+
+    def _parsed(self, record: Record) -> Problem:
+        return self.problem(record.meta.domain_file, record.meta.problem_file)
+
+    def _problem(self, domain_file: str, problem_file: str) -> Problem:
+        return load_problem(self.root / problem_file, load_domain(self.root / domain_file))
+
+    def _text(self, file: str) -> str:
+        return (self.root / file).read_text(encoding="utf-8")
+
+
+def _verdict(outcome: Outcome, plan: list[str]) -> Verdict:
+    return Verdict(str(outcome.label), reward(outcome), outcome.detail, "\n".join(plan), outcome)
+
+
+def _prose() -> Verdict:
+    outcome = Outcome(Label.FORMAT, 0, detail="no action line in the completion")
+    return _verdict(outcome, [])

@@ -1,0 +1,1 @@
+"""Trainers: supervised fine-tuning and GRPO, on TRL."""

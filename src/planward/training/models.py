@@ -1,0 +1,147 @@
+"""Language models on disk and in memory.
+
+Transformers and Unsloth are imported inside the functions: Unsloth patches TRL, so it has to come first,
+and `choose_backend` must be called before TRL is imported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from planward.params import Model
+
+Backend = Literal["transformers", "unsloth"]
+
+
+class BackendError(ValueError):
+    """The backend that params.yaml asks for cannot run here; the message says what is missing."""
+
+
+def choose_backend(model: Model) -> Backend:
+    """Return the backend to use, and import Unsloth where it is the one.
+
+    Raises:
+        BackendError: `unsloth` without CUDA or without the package, or 4-bit weights without Unsloth or LoRA.
+    """
+    wanted = model.backend
+    if wanted == "auto":
+        wanted = "unsloth" if _has_cuda() and find_spec("unsloth") is not None else "transformers"
+    if wanted == "transformers":
+        if model.load_in_4bit:
+            raise BackendError("model.load_in_4bit needs the backend unsloth (CUDA and the extra `gpu`)")
+        return "transformers"
+    if find_spec("unsloth") is None:
+        raise BackendError("model.backend is unsloth, which is not installed: install the extra `gpu`")
+    if not _has_cuda():
+        raise BackendError("model.backend is unsloth, which needs CUDA (and the extra `gpu`): none found here")
+    if model.load_in_4bit and model.lora is None:
+        raise BackendError("model.load_in_4bit needs model.lora: 4-bit weights themselves cannot be trained")
+    import unsloth  # noqa: F401  patches TRL
+
+    return "unsloth"
+
+
+def load(model: Model, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
+    """Load the weights and tokenizer at `path` (a folder of safetensors, or a name on a hub).
+
+    Returns the model and its tokenizer. On a CPU the weights are float32. Under Unsloth the model already
+    carries its LoRA adapter; under Transformers the trainer adds it (`lora_config`).
+
+    Args:
+        max_tokens: prompt and completion together; Unsloth allocates for it.
+        seed: of the adapter's first weights, under Unsloth.
+    """
+    if choose_backend(model) == "unsloth":
+        return _load_unsloth(model, path, max_tokens, seed)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # of reading and writing weights; training has its own
+    half = _has_cuda() and model.lora is not None  # full training keeps float32 weights under autocast
+    network = AutoModelForCausalLM.from_pretrained(
+        path,
+        dtype=torch.bfloat16 if half else torch.float32,
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    _align(network, tokenizer)
+    return network, tokenizer
+
+
+def lora_config(model: Model, network: Any) -> Any:
+    """Return the PEFT configuration for the trainer; None without LoRA or where `network` has its adapter."""
+    if model.lora is None or hasattr(network, "peft_config"):
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=model.lora.r,
+        lora_alpha=model.lora.alpha,
+        lora_dropout=model.lora.dropout,
+        target_modules=model.lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+
+
+def save(network: Any, tokenizer: Any, folder: Path) -> None:
+    """Write full weights (an adapter is merged) and the tokenizer, so that `load` reads the folder plainly."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    if hasattr(network, "save_pretrained_merged"):  # Unsloth: 4-bit weights go back to 16 bits
+        network.save_pretrained_merged(str(folder), tokenizer, save_method="merged_16bit")
+        return
+    if hasattr(network, "merge_and_unload"):
+        network = network.merge_and_unload()
+    network.config.use_cache = True  # trainers switch it off
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _load_unsloth(model: Model, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
+    from unsloth import FastLanguageModel
+
+    network, tokenizer = FastLanguageModel.from_pretrained(
+        model_name=path,
+        max_seq_length=max_tokens,
+        load_in_4bit=model.load_in_4bit,
+        full_finetuning=model.lora is None,
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
+    if model.lora is not None:
+        network = FastLanguageModel.get_peft_model(
+            network,
+            r=model.lora.r,
+            lora_alpha=model.lora.alpha,
+            lora_dropout=model.lora.dropout,
+            target_modules=model.lora.target_modules,
+            use_gradient_checkpointing="unsloth" if model.gradient_checkpointing else False,
+            random_state=seed,
+        )
+    _align(network, tokenizer)
+    return network, tokenizer
+
+
+def _align(network: Any, tokenizer: Any) -> None:
+    """Left padding, and the same end and padding tokens everywhere: generation then stops where training ends."""
+    if tokenizer.eos_token is None:
+        raise ValueError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    for config in (network.config, network.generation_config):
+        config.pad_token_id = tokenizer.pad_token_id
+        config.eos_token_id = tokenizer.eos_token_id
+    network.generation_config._from_model_config = False  # or generation would build it anew from the config
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

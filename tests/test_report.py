@@ -1,0 +1,311 @@
+"""compare and report on a small results tree: the numbers, the refusals, and a page that is safe and stable."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
+
+from planward.params import Params, load_params
+from planward.records import write_json, write_jsonl
+from planward.reporting.page import thinned
+from planward.reporting.tables import escape_latex
+from planward.stages import compare, report
+
+PARAMS = Path(__file__).parents[1] / "params.yaml"
+DOMAINS, BUCKETS = ("blocksworld", "ferry"), ("easy", "medium", "hard")
+SKILL = {"base": 3, "sft": 5, "grpo": 8}  # of ten problems
+HOSTILE = "<script>alert('plan')</script>"
+
+
+def prediction(method: str, size: int, domain: str, i: int, shot_num: int) -> dict[str, Any]:
+    """The answer to problem i: right where a fixed shuffle of the problems puts it below the method's skill."""
+    solved = (7 * i + 3 * (domain == "ferry")) % 10 < SKILL[method] + (size > 100) + (shot_num > 2)
+    label = "success_plans" if solved else ("goal_not_satisfied", "precondition_violation", "plan_format_error")[i % 3]
+    failing = 2 if label == "precondition_violation" else None
+    plan = "" if label == "plan_format_error" else "(pick-up b1)\n(stack b1 b2)\n(pick-up b3)"
+    return {
+        "id": f"{domain}-{i:03}",
+        "domain": domain,
+        "bucket": BUCKETS[i % 3],
+        "score": 10.0 + i,
+        "method": method,
+        "dataset_size": size,
+        "seed": 3407,
+        "shot_num": shot_num,
+        "shot_ids": [f"{domain}-t{k}" for k in range(shot_num)],
+        "prompt": f"objects b1 b2 b3\ninit (clear b1) & more\ngoal (on b1 b2) of {i}",
+        "completion": plan or HOSTILE,
+        "plan": plan,
+        "label": label,
+        "success": solved,
+        "reward": 1.0 if solved else -0.5,
+        "detail": "" if solved else f"{label} <b>here</b>",
+        "plan_size": len(plan.splitlines()),
+        "failing_step": failing,
+        "goals_satisfied": 1,
+        "goals_total": 2,
+    }
+
+
+def write_predictions(
+    root: Path, sizes: tuple[int, ...], domains: tuple[str, ...], problems: int, shots: tuple[int, ...]
+) -> None:
+    for method, size in [("base", 0), *(("sft", n) for n in sizes), *(("grpo", n) for n in sizes)]:
+        rows = [prediction(method, size, d, i, k) for k in shots for d in domains for i in range(problems)]
+        write_jsonl(root / f"results/predictions/{method}-{size}.jsonl", rows)
+
+
+def write_everything_else(root: Path, sizes: tuple[int, ...], domains: tuple[str, ...], steps: int = 12) -> None:
+    """What the other stages leave behind, in the shapes of their own files."""
+    results = root / "results"
+    share = {"easy": 12, "medium": 6, "hard": 2}
+    numbers = {"count": 20, "min": 10.0, "max": 40.0, "mean": 22.5, "median": 20.0, "p40": 20.0, "p80": 30.0}
+    write_json(
+        results / "score/metrics.json",
+        {"domains": {d: numbers | {"buckets": share} for d in domains}, "unmatched_names": 1},
+    )
+    (results / "score/difficulty.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", encoding="utf-8")
+    write_json(results / "split/metrics.json", {"train": 40, "test": 20})
+    write_jsonl(results / "split/quarantine.jsonl", [{"line": 3, "reason": "bad JSON: line 1 ends early"}])
+    used = {"wall_s": 61.5, "cpu_s": 99.0, "peak_rss_mb": 812.0}
+    write_json(results / "timing/sft@100.json", {"stage": "sft@100"} | used)
+    for size in sizes:
+        rows = [
+            {"step": s, "slot": k, "id": f"{d}-t{s}", "domain": d, "bucket": BUCKETS[s * 3 // steps]}
+            | {"wanted_bucket": BUCKETS[s * 3 // steps]}
+            for s in range(steps)
+            for k, d in enumerate(domains)
+        ]
+        (results / "schedules").mkdir(exist_ok=True)
+        pd.DataFrame(rows).to_parquet(results / f"schedules/{size}.parquet")
+        write_json(results / f"schedules/{size}.json", {"fallback_rate": 0.0})
+        for method, curves in {
+            "sft": ["loss", "learning_rate"],
+            "grpo": ["reward", "success", "kl", *(f"reward_by_domain/{d}" for d in domains), "zero_spread/all_pass"],
+        }.items():
+            folder = results / f"training/{method}-{size}"
+            for c, name in enumerate(curves):
+                path = folder / f"curves/{name}.tsv"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lines = [f"{s}\t{(s + c) ** 0.5 / size:.5f}" for s in range(steps)]
+                path.write_text("\n".join([f"step\t{name.split('/')[-1]}", *lines]) + "\n", encoding="utf-8")
+            write_json(folder / "metrics.json", {"step": steps - 1, "shots_dropped": 0})
+        pd.DataFrame(rows).to_parquet(results / f"training/grpo-{size}/consumed.parquet")
+    (root / "dvc.lock").write_text("schema: '2.0'\nstages:\n  compare: {cmd: planward compare}\n", encoding="utf-8")
+    shutil.copy(PARAMS, root / "params.yaml")
+
+
+@pytest.fixture
+def params() -> Params:
+    return load_params(PARAMS)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's root, current for the test, with predictions of base, sft and grpo at N = 100 and 200."""
+    write_predictions(tmp_path, (100, 200), DOMAINS, 10, (0, 1, 4))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read_csv(root: Path, name: str) -> list[dict[str, str]]:
+    with (root / f"results/tables/{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def page(root: Path, params: Params) -> str:
+    compare.run(params)
+    report.run(params)
+    return (root / "results/report.html").read_text(encoding="utf-8")
+
+
+def test_success_table_has_its_columns_order_and_wilson_intervals(tree: Path, params: Params) -> None:
+    compare.run(params)
+    rows = read_csv(tree, "success")
+    columns = "method,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high"
+    assert ",".join(rows[0]) == columns
+    runs = dict.fromkeys((row["method"], row["dataset_size"]) for row in rows)
+    assert list(runs) == [("base", "0"), ("sft", "100"), ("sft", "200"), ("grpo", "100"), ("grpo", "200")]
+    assert [row["domain"] for row in rows[:3]] == ["all", "blocksworld", "ferry"]
+    assert len(rows) == 5 * 3 * 3
+    # base solves 3 of 10 problems in each domain, 4 of 10 with four examples; Wilson by hand for 6 of 20
+    assert [rows[0][c] for c in ("n", "successes", "success_rate")] == ["20", "6", "0.3"]
+    assert float(rows[0]["ci_low"]) == pytest.approx(0.14547, abs=1e-5)
+    assert float(rows[0]["ci_high"]) == pytest.approx(0.51897, abs=1e-5)
+    buckets = [row for row in read_csv(tree, "buckets") if row["domain"] == "all" and row["method"] == "base"]
+    assert [row["bucket"] for row in buckets[:3]] == list(BUCKETS)
+    assert sum(int(row["successes"]) for row in buckets) == 6 + 6 + 8
+
+
+def test_paired_table_is_statsmodels_test_on_the_same_problems(tree: Path, params: Params) -> None:
+    compare.run(params)
+    rows = read_csv(tree, "paired")
+    assert len(rows) == 3 * 2 * 3
+    expected = [mcnemar([[int(r["both"]), int(r["only_a"])], [int(r["only_b"]), 0]], exact=True).pvalue for r in rows]
+    assert [float(r["p"]) for r in rows] == pytest.approx(expected, abs=1e-6)
+    assert [float(r["p_holm"]) for r in rows] == pytest.approx(multipletests(expected, method="holm")[1], abs=1e-6)
+    first = rows[1]  # base against grpo, N = 100, no examples: 6 of 20 against 16 of 20
+    assert (first["method_a"], first["method_b"], first["both"], first["only_b"]) == ("base", "grpo", "6", "10")
+    assert float(first["difference"]) == 50
+    assert float(first["ci_low"]) < 50 < float(first["ci_high"])
+
+
+def test_shots_table_marks_the_best_and_what_is_tied_with_it(tree: Path, params: Params) -> None:
+    compare.run(params)
+    lines = (tree / "results/tables/shots.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "| method | N | 0 shots | 1 shot | 4 shots |"
+    base, grpo = lines[2], lines[-1]
+    assert "†" not in base
+    assert "**" not in base
+    assert grpo.startswith("| GRPO | 200 | **90.0 [69.9, 97.2]**")
+    assert "80.0 [58.4, 91.9] †" in lines[5]  # 16 of 20: two problems fewer is no difference
+    tex = (tree / "results/tables/shots.tex").read_text(encoding="utf-8")
+    assert r"\textbf{90.0 [69.9, 97.2]}" in tex
+    assert r"\toprule" in tex
+    assert all(line.count("&") == 4 for line in tex.splitlines() if line.endswith(r"\\"))
+    assert escape_latex("50 % of a_b & {c}\\") == r"50 \% of a\_b \& \{c\}\textbackslash{}"
+
+
+def test_labels_and_metrics_add_up(tree: Path, params: Params) -> None:
+    compare.run(params)
+    rows = [row for row in read_csv(tree, "labels") if (row["method"], row["shot_num"]) == ("base", "0")]
+    assert sum(int(row["count"]) for row in rows) == 20
+    assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
+    metrics = json.loads((tree / "results/tables/metrics.json").read_text(encoding="utf-8"))
+    assert metrics["base-0"] == {"success_0_shot": 0.3, "success_mean": pytest.approx(1 / 3, abs=1e-6), "n": 20}
+
+
+def test_intervals_follow_the_confidence_asked_for(tree: Path, params: Params) -> None:
+    narrow = params.model_copy(update={"compare": params.compare.model_copy(update={"confidence": 0.5})})
+    compare.run(narrow)
+    row = read_csv(tree, "success")[0]
+    low, high = proportion_confint(6, 20, alpha=0.5, method="wilson")
+    assert (float(row["ci_low"]), float(row["ci_high"])) == pytest.approx((low, high), abs=1e-6)
+
+
+def rewrite(path: Path, change: Any) -> None:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    write_jsonl(path, change(rows))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda rows: [*rows, rows[4]], r"sft-100\.jsonl: 1 duplicated rows .*blocksworld-004"),
+        (lambda rows: rows[1:], r"base-0\.jsonl and .*sft-100\.jsonl do not answer the same .*blocksworld-000"),
+        (lambda rows: [row | {"dataset_size": 400} for row in rows], r"sft-100\.jsonl: .* of sft-400"),
+        (lambda rows: [*rows, {"id": "half a row"}], r"sft-100\.jsonl: line 61 is no prediction"),
+        (lambda _: [], r"sft-100\.jsonl: holds no predictions"),
+    ],
+)
+def test_predictions_that_cannot_be_compared_are_refused(tree: Path, params: Params, change: Any, said: str) -> None:
+    rewrite(tree / "results/predictions/sft-100.jsonl", change)
+    with pytest.raises(compare.PredictionsError, match=said):
+        compare.run(params)
+    assert not (tree / "results/tables").exists()
+
+
+def test_no_predictions_or_no_tables_say_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Params
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(compare.PredictionsError, match="run `evaluate` first"):
+        compare.run(params)
+    with pytest.raises(FileNotFoundError, match="run `compare` first"):
+        report.run(params)
+
+
+def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, params: Params) -> None:
+    write_everything_else(tree, (100, 200), DOMAINS)
+    rewrite(tree / "results/predictions/sft-200.jsonl", lambda rows: [*rows[:-1], rows[-1] | {"shot_ids": []}])
+    html = page(tree, params)
+    assert "GRPO solves 90.0 % of 20 test problems" in html
+    assert "60.0 points more than base" in html
+    assert "statistically tied with SFT" in html
+    assert "<strong>90.0 [69.9, 97.2]</strong>" in html
+    errors = html[html.index("Unexplained errors") : html.index('id="results"')]
+    assert "<strong>1</strong>: input lines set apart: bad JSON" in errors
+    assert "unmatched_names = 1" in errors
+    assert "sft-200.jsonl" in errors
+    assert "fallback" not in errors
+    assert "shots_dropped" not in errors
+    assert "has not been written" not in html
+    assert html.count("← fails here") == html.count('<li class="failing">(stack b1 b2)') > 0
+
+
+def test_page_says_where_training_left_the_schedule(tree: Path, params: Params) -> None:
+    write_everything_else(tree, (100, 200), DOMAINS)
+    path = tree / "results/training/grpo-200/consumed.parquet"
+    consumed = pd.read_parquet(path)
+    consumed.loc[5, "id"] = "another"
+    consumed.iloc[:-2].to_parquet(path)
+    html = page(tree, params)
+    assert "<strong>3 rows differ</strong>: training consumed other problems than were scheduled" in html
+
+
+def test_whatever_a_model_wrote_stays_text_and_nothing_is_loaded(tree: Path, params: Params) -> None:
+    write_everything_else(tree, (100, 200), (*DOMAINS, "<img src=x onerror=alert(1)>", "$\\frac"))
+    html = page(tree, params)
+    assert "&lt;script&gt;alert(&#39;plan&#39;)&lt;/script&gt;" in html
+    tags: list[tuple[str, dict[str, str | None]]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
+    parser.feed(html)
+    assert not {tag for tag, _ in tags} & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+    addresses = [a[key] or "" for _, a in tags for key in ("src", "href", "xlink:href") if key in a]
+    assert addresses
+    assert all(address.startswith(("#", "data:image/svg+xml;base64,")) for address in addresses)
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_results_give_the_same_bytes(tree: Path, params: Params) -> None:
+    write_everything_else(tree, (100, 200), DOMAINS)
+    page(tree, params)
+    files = [*sorted((tree / "results/tables").iterdir()), tree / "results/report.html"]
+    first = [path.read_bytes() for path in files]
+    lock = tree / "dvc.lock"  # DVC records this stage after it ran: that must not change the page
+    lock.write_text(lock.read_text(encoding="utf-8") + "  report: {cmd: planward report}\n", encoding="utf-8")
+    page(tree, params)
+    assert [path.read_bytes() for path in files] == first
+    assert str(tree).encode() not in b"".join(first)
+
+
+def test_missing_optional_inputs_are_said(tree: Path, params: Params) -> None:
+    html = page(tree, params)
+    for what in ("learning curves", "training metrics", "split metrics", "difficulty table", "difficulty figure"):
+        assert f"No {what}: " in html
+    for what in ("schedules", "record of what training consumed", "timings", "parameters"):
+        assert f"No {what}: " in html
+    assert "there is no dvc.lock yet" in html
+    assert "not run from a Git checkout" in html
+    assert "Unexplained errors" not in html
+
+
+def test_base_alone_makes_a_page(tree: Path, params: Params) -> None:
+    for path in (tree / "results/predictions").glob("[sg]*.jsonl"):
+        path.unlink()
+    assert "there is nothing to compare" in page(tree, params)
+
+
+def test_long_curves_are_averaged() -> None:
+    points = [(float(step), float(step % 2)) for step in range(1001)]
+    short = thinned(points, most=100)
+    assert len(short) <= 100
+    assert short[-1][0] == 1000
+    assert all(0.3 < y < 0.7 for _, y in short[:-1])
+    assert thinned(points[:5], most=100) == points[:5]

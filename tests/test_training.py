@@ -1,0 +1,430 @@
+"""Training on real TRL: a random Llama of two layers learns to repeat letters (tests/letters.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+import letters
+from planward.params import Params
+from planward.records import Label, Outcome, Record, Verdict, VerifierError
+from planward.tasks.base import Messages
+from planward.tasks.fitting import PromptTooLong, fit
+from planward.training import examples, grpo, models, sft
+from planward.training.batching import Batching
+from planward.training.checkpoints import JOURNAL
+from planward.training.rollouts import Disagreement, Rollouts, ScheduleViolated
+
+TASK = letters.Letters()
+RECORDS = letters.problems(24)
+
+
+class Killed(Exception):
+    """Stands for the power cut."""
+
+
+class KillAfter(TrainerCallback):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step == self.steps:
+            raise Killed
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's root of its own, with a base model in it, on one thread."""
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    letters.write_base(tmp_path / "base")
+    return tmp_path
+
+
+def run_grpo(
+    name: str, params: Params, task: Any = TASK, callbacks: Sequence[TrainerCallback] = (), base: str = "base"
+) -> list[dict[str, Any]]:
+    """Train; return the consumed rows."""
+    schedule = letters.schedule(RECORDS, params.grpo.steps, params.grpo.batch_size)
+    places = {"base": base, "model": Path(name), "training": Path("training", name)}
+    grpo.train(task, RECORDS, schedule, params, callbacks=callbacks, **places)
+    return pq.read_table(Path("training", name, "consumed.parquet")).to_pylist()
+
+
+def run_sft(name: str, params: Params, callbacks: Sequence[TrainerCallback] = ()) -> None:
+    sft.train(
+        TASK, RECORDS, params, base="base", model=Path(name), training=Path("training", name), callbacks=callbacks
+    )
+
+
+def weights(name: str) -> dict[str, torch.Tensor]:
+    return load_file(Path(name, "model.safetensors"))
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def files(folder: str) -> dict[str, bytes]:
+    root = Path(folder)
+    return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+def curve(name: str, quantity: str) -> list[tuple[int, float]]:
+    lines = Path("training", name, "curves", f"{quantity}.tsv").read_text().splitlines()
+    assert lines[0] == f"step\t{quantity.rpartition('/')[2]}"
+    return [(int(step), float(value)) for step, value in (line.split("\t") for line in lines[1:])]
+
+
+# Supervised fine-tuning
+
+
+def test_sft_teaches_the_answers_and_where_they_end() -> None:
+    params = letters.params(
+        sft={"epochs": 60, "learning_rate": 1e-2, "shots": [0, 0], "batch_size": 24, "micro_batch_size": 24}
+    )
+    run_sft("model", params)
+    model = AutoModelForCausalLM.from_pretrained("model", use_safetensors=True)
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    right = 0
+    for record in RECORDS:
+        prompt = tokenizer(TASK.prompt(record, []), return_tensors="pt", return_token_type_ids=False)
+        ids = model.generate(**prompt, max_new_tokens=8)[0, prompt["input_ids"].shape[1] :]
+        right += (
+            ids[-1] == tokenizer.eos_token_id
+            and TASK.verify(record, tokenizer.decode(ids, skip_special_tokens=True)).success
+        )
+    assert right > 0.9 * len(RECORDS)
+    losses = curve("model", "loss")
+    assert [step for step, _ in losses] == list(range(60))
+    assert losses[-1][1] < losses[0][1] / 4
+
+
+def test_sft_learns_the_answer_and_nothing_of_the_prompt() -> None:
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    rows, _ = sft._examples(TASK, tokenizer, RECORDS, letters.params(sft={"shots": [2, 2]}))
+    for row, record in zip(rows, RECORDS, strict=True):
+        learnt = [label for label in row["labels"] if label != sft.IGNORED]
+        assert row["input_ids"][-len(learnt) :] == learnt
+        assert tokenizer.decode(learnt) == f"{record.response} </s>"
+        assert tokenizer.decode(row["input_ids"]).count(";") == 2
+
+
+def test_sft_resumes_to_the_same_weights_and_curves() -> None:
+    params = letters.params(sft={"micro_batch_size": 3})
+    run_sft("straight", params)
+    with pytest.raises(Killed):
+        run_sft("resumed", params, [KillAfter(5)])
+    assert not Path("resumed").exists()
+    run_sft("resumed", params)
+    assert equal(weights("straight"), weights("resumed"))
+    assert files("training/straight") == files("training/resumed")
+    assert not list(Path(".checkpoints").iterdir())
+
+
+def test_an_answer_outside_the_vocabulary_is_named() -> None:
+    odd = RECORDS[0].model_copy(update={"response": "zebra"})
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    with pytest.raises(ValueError, match=r"p00.*vocabulary"):
+        examples.answer_ids(TASK, tokenizer, odd, "copy a :")
+
+
+def test_an_answer_that_melts_into_the_prompt_is_named() -> None:
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split("|", "removed")  # words no longer end at spaces
+    with pytest.raises(ValueError, match=r"p02.*joined"):
+        examples.answer_ids(TASK, tokenizer, RECORDS[2], ":")
+
+
+# Fitting
+
+
+@given(st.integers(0, 5), st.integers(2, 40))
+def test_shots_are_dropped_from_the_far_end_only_as_needed(count: int, limit: int) -> None:
+    shots = RECORDS[1 : 1 + count]
+
+    def length(prompt: str | Messages) -> int:
+        return len(str(prompt).split())
+
+    query = length(TASK.prompt(RECORDS[0], []))
+    if query > limit:
+        with pytest.raises(PromptTooLong, match="p00"):
+            fit(TASK, RECORDS[0], shots, length, limit)
+        return
+    prompt, kept = fit(TASK, RECORDS[0], shots, length, limit)
+    assert kept == shots[count - len(kept) :]
+    assert length(prompt) <= limit
+    if len(kept) < count:
+        assert length(TASK.prompt(RECORDS[0], shots[count - len(kept) - 1 :])) > limit
+
+
+def test_dropped_shots_are_a_metric_and_a_query_that_does_not_fit_an_error() -> None:
+    run_sft("model", letters.params(prompt={"max_tokens": 12}, sft={"epochs": 1, "shots": [3, 3]}))
+    assert json.loads(Path("training/model/metrics.json").read_text())["shots_dropped"] > 0
+    with pytest.raises(PromptTooLong, match="letters-"):
+        run_sft("model", letters.params(prompt={"max_tokens": 3}))
+
+
+@given(st.integers(0, 23), st.integers(0, 3), st.integers(0, 3), st.integers().map(str))
+def test_shots_are_seeded_others_of_the_same_domain(index: int, least: int, extra: int, seed: str) -> None:
+    problem = RECORDS[index]
+    shots = examples.draw_shots(problem, RECORDS, least, least + extra, seed)
+    assert shots == examples.draw_shots(problem, RECORDS, least, least + extra, seed)
+    assert least <= len(shots) <= least + extra
+    assert len({shot.id for shot in shots}) == len(shots)
+    assert all(shot.domain == problem.domain and shot.id != problem.id for shot in shots)
+
+
+# GRPO
+
+
+def test_grpo_consumes_the_schedule_and_raises_the_reward() -> None:
+    params = letters.params(
+        grpo={"steps": 30, "learning_rate": 3e-3, "beta": 0.001, "save_steps": 100, "scale_rewards": "group"}
+    )
+    rows = run_grpo("model", params)
+    schedule = letters.schedule(RECORDS, 30, 8)
+    assert [(row["step"], row["slot"], row["id"]) for row in rows] == [
+        (row["step"], row["slot"], row["id"]) for row in schedule
+    ]
+    assert all(len(row["rewards"]) == len(row["labels"]) == 4 for row in rows)
+    rewards = curve("model", "reward")
+    assert [step for step, _ in rewards] == list(range(30))
+    for step, reward in rewards:
+        given_out = [value for row in rows if row["step"] == step for value in row["rewards"]]
+        assert reward == pytest.approx(sum(given_out) / len(given_out), abs=1e-5)
+    assert sum(value for _, value in rewards[-5:]) > sum(value for _, value in rewards[:5])
+    assert curve("model", "share_domain/copy") == [(step, 0.25) for step in range(30)]
+    assert len(curve("model", "kl")) == 30
+    metrics = json.loads(Path("training/model/metrics.json").read_text())
+    assert (metrics["prompts"], metrics["completions"]) == (240, 960)
+    AutoModelForCausalLM.from_pretrained("model", use_safetensors=True)
+
+
+def test_grpo_resumes_at_the_right_row_to_the_same_weights_even_past_a_torn_checkpoint() -> None:
+    params = letters.params(grpo={"steps": 6, "micro_batch_size": 8, "save_steps": 2})
+    straight = run_grpo("straight", params)
+    with pytest.raises(Killed):
+        run_grpo("resumed", params, callbacks=[KillAfter(3)])
+    (folder,) = Path(".checkpoints").iterdir()
+    assert [checkpoint.name for checkpoint in folder.iterdir()] == ["checkpoint-2"]
+    for torn in ("checkpoint-4", "checkpoint-5"):
+        shutil.copytree(folder / "checkpoint-2", folder / torn)
+    (folder / "checkpoint-4" / JOURNAL).unlink()  # killed while it saved
+    (folder / "checkpoint-5" / "model.safetensors").write_bytes(b"half")  # lost on the way to the disk
+    shutil.rmtree("training/resumed")  # as DVC does before a run
+    resumed = run_grpo("resumed", params)
+    assert resumed == straight
+    assert equal(weights("straight"), weights("resumed"))
+    assert files("training/straight") == files("training/resumed")
+    assert not list(Path(".checkpoints").iterdir())
+
+
+def test_grpo_killed_after_its_last_step_only_writes_its_outputs() -> None:
+    class KillAtTheEnd(TrainerCallback):
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            raise Killed
+
+    params = letters.params()
+    straight = run_grpo("straight", params)
+    with pytest.raises(Killed):
+        run_grpo("resumed", params, callbacks=[KillAtTheEnd()])
+    assert run_grpo("resumed", params) == straight
+    assert equal(weights("straight"), weights("resumed"))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    first = run_grpo("first", letters.params())
+    second = run_grpo("second", letters.params())
+    other = run_grpo("other", letters.params().model_copy(update={"seed": 1}))
+    assert first == second
+    assert equal(weights("first"), weights("second"))
+    assert files("training/first") == files("training/second")
+    assert [row["id"] for row in other] == [row["id"] for row in first]
+    assert not equal(weights("first"), weights("other"))
+
+
+def test_lora_ends_in_plain_full_weights() -> None:
+    lora = {"lora": {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}}
+    params = letters.params(model=lora, grpo={"beta": 0.01, "shots": 1, "save_steps": 1})
+    with pytest.raises(Killed):
+        run_grpo("adapted", params, callbacks=[KillAfter(2)])
+    run_grpo("adapted", params)
+    run_grpo("straight", params)
+    assert equal(weights("adapted"), weights("straight"))
+    assert weights("adapted").keys() == weights("base").keys()
+    assert not equal(weights("adapted"), weights("base"))
+
+
+def test_chat_models_are_trained_through_their_own_template() -> None:
+    class Chat(letters.Letters):
+        def prompt(self, problem: Record, shots: Sequence[Record]) -> Messages:
+            turns = [
+                {"role": role, "content": content}
+                for shot in shots
+                for role, content in (("user", shot.prompt), ("assistant", self.answer(shot)))
+            ]
+            return [*turns, {"role": "user", "content": problem.prompt}]
+
+    tokenizer = AutoTokenizer.from_pretrained("base")
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.content }} {{ ': ' if message.role == 'user' else '; ' }}{% endfor %}"
+    )
+    tokenizer.save_pretrained("base")
+    rows, _ = sft._examples(Chat(), tokenizer, RECORDS, letters.params(sft={"shots": [1, 1]}))
+    plain, _ = sft._examples(TASK, tokenizer, RECORDS, letters.params(sft={"shots": [1, 1]}))
+    assert rows == plain
+    chat = run_grpo("chat", letters.params(grpo={"steps": 2, "shots": 1}), Chat())
+    text = run_grpo("text", letters.params(grpo={"steps": 2, "shots": 1}))
+    assert chat == text
+    assert equal(weights("chat"), weights("text"))
+
+
+def test_two_processes_with_accumulation_keep_balance_and_order(workplace: Path) -> None:
+    steps = 3
+    script = Path(__file__).parent / "two_process_run.py"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    done = subprocess.run([*launch, str(script), "base", str(steps)], capture_output=True, text=True, cwd=workplace)
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = pq.read_table("training/consumed.parquet").to_pylist()
+    schedule = letters.schedule(letters.problems(16), steps, 8)
+    assert [(row["step"], row["index"], row["id"]) for row in rows] == [
+        (row["step"], row["slot"], row["id"]) for row in schedule
+    ]
+    for step in range(steps):
+        consumed = [row for row in rows if row["step"] == step]
+        assert len(consumed) == 8
+        assert Counter(row["domain"] for row in consumed) == dict.fromkeys(letters.DOMAINS, 2)
+        assert all(len(row["rewards"]) == 4 for row in consumed)
+    assert len(Path("training/curves/loss.tsv").read_text().splitlines()) == 1 + steps
+    assert not equal(weights("out"), weights("base"))
+
+
+# What stops a run
+
+
+def test_a_wrong_reference_stops_the_run_before_it_starts() -> None:
+    records = [RECORDS[0].model_copy(update={"response": ""}), *RECORDS[1:]]
+
+    class Strict(letters.Letters):
+        def verify(self, problem: Record, completion: str) -> Verdict:
+            return super().verify(problem, completion or "nothing")
+
+    with pytest.raises(examples.WrongReferences, match=r"p00.*verify says wrong"):
+        examples.check_references(Strict(), records)
+
+
+def test_a_broken_verifier_stops_the_run() -> None:
+    class Broken(letters.Letters):
+        def verify(self, problem: Record, completion: str) -> Verdict:
+            if completion != self.answer(problem):
+                raise VerifierError("no verdict")
+            return super().verify(problem, completion)
+
+    with pytest.raises(VerifierError):
+        run_grpo("model", letters.params(), Broken())
+    assert not Path("model").exists()
+
+
+@pytest.mark.parametrize("differ", ["label", "failing_step"])
+def test_a_disagreement_stops_the_run_and_keeps_the_case(differ: str) -> None:
+    class TwoMinded(letters.Letters):
+        def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
+            return [self.second(record, text) for record, text in pairs]
+
+        def second(self, record: Record, text: str) -> Verdict:
+            verdict = self.verify(record, text)
+            if verdict.success:
+                return verdict
+            if differ == "label":
+                return dataclasses.replace(verdict, label="empty")
+            return dataclasses.replace(verdict, outcome=Outcome(Label.PRECONDITION, 2, failing_step=2))
+
+    with pytest.raises(Disagreement, match=r"disagreement.json"):
+        run_grpo("model", letters.params(grpo={"audit_share": 1.0}), TwoMinded())
+    case = json.loads(Path("training/model/disagreement.json").read_text())
+    assert case["verify"] != case["judge"]
+    assert case["problem"]["id"] in {record.id for record in RECORDS}
+    run_grpo("model", letters.params(grpo={"audit_share": 0.0}), TwoMinded())
+
+
+def test_a_batch_that_is_not_the_schedules_stops_the_run() -> None:
+    params = letters.params(grpo={"report_to": ["wandb"]})  # outside trackers hear through TRL
+    schedule = letters.schedule(RECORDS, 1, 8)
+    logged: dict[str, float] = {}
+
+    def consume(names: list[str], global_step: int = 0) -> None:
+        rollouts = Rollouts(TASK, RECORDS, schedule, [3] * 8, params, [], Path("disagreement.json"))
+        rollouts(
+            completions=["a"] * len(names),
+            completion_ids=[[1]] * len(names),
+            trainer_state=type("State", (), {"global_step": global_step}),
+            id=names,
+            step=[0] * len(names),
+            slot=[index // 4 for index in range(len(names))],
+            log_metric=logged.__setitem__,
+        )
+
+    due = [row["id"] for row in schedule for _ in range(4)]
+    consume(due)
+    assert logged["prompt_length"] == 3
+    assert logged["share_domain/copy"] == 0.25
+    for wrong, step in ((due[:8], 0), (due[4:] + due[:4], 0), (due, 1)):
+        with pytest.raises(ScheduleViolated):
+            consume(wrong, step)
+
+
+def test_a_schedule_made_for_other_parameters_is_refused() -> None:
+    schedule = letters.schedule(RECORDS, 4, 8)
+    params = letters.params(grpo={"steps": 5})
+    places = {"base": "base", "model": Path("model"), "training": Path("training")}
+    with pytest.raises(ValueError, match="5 steps of 8 prompts"):
+        grpo.train(TASK, RECORDS, schedule, params, **places)
+    with pytest.raises(ValueError, match="outside the set"):
+        grpo.train(TASK, RECORDS[:4], schedule, letters.params(), **places)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(2, 8), st.integers(1, 200))
+def test_an_optimizer_step_is_cut_up_exactly(
+    share: int, domains: int, processes: int, generations: int, limit: int
+) -> None:
+    prompts = share * domains * processes
+    cut = Batching.of("grpo.batch_size", prompts, generations, limit, processes, domains)
+    assert cut.processes * cut.micro_batch * cut.accumulation == prompts * generations
+    assert cut.micro_batch <= limit
+
+
+@pytest.mark.parametrize(
+    ("prompts", "processes", "domains", "neighbours"),
+    [(10, 1, 4, "8 or 12"), (6, 1, 4, "4 or 8"), (12, 8, 4, "8 or 16"), (3, 1, 4, "take 4")],
+)
+def test_a_batch_that_cannot_be_shared_names_its_neighbours(
+    prompts: int, processes: int, domains: int, neighbours: str
+) -> None:
+    with pytest.raises(ValueError, match=neighbours):
+        Batching.of("grpo.batch_size", prompts, 4, 16, processes, domains)
+
+
+def test_a_backend_that_cannot_run_says_what_it_needs() -> None:
+    model = letters.params().model
+    with pytest.raises(models.BackendError, match="extra `gpu`"):
+        models.choose_backend(model.model_copy(update={"backend": "unsloth"}))
+    with pytest.raises(models.BackendError, match="unsloth"):
+        models.choose_backend(model.model_copy(update={"backend": "transformers", "load_in_4bit": True}))
