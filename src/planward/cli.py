@@ -17,6 +17,7 @@ from rich.console import Console
 
 from planward.params import PARAMS_FILE, Params, ParamsError, load_params, merged_params
 from planward.pddl.expressions import PddlError
+from planward.pddl.search import SearchLimit
 from planward.records import VerifierError, write_json
 
 app = typer.Typer(
@@ -29,7 +30,7 @@ app = typer.Typer(
 Size = Annotated[int, typer.Option(help="Training problems in all, one of dataset_sizes in params.yaml.")]
 TIMING = Path("results/timing")
 STAGES = "Stages"
-EXPECTED = (ParamsError, PddlError, VerifierError, ValueError, OSError)
+EXPECTED = (ParamsError, PddlError, SearchLimit, VerifierError, ValueError, OSError)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -130,7 +131,7 @@ def validate(
     from planward.tasks.planning.judgement import judged_text
 
     with _errors():
-        text = sys.stdin.read() if str(plan) == "-" else plan.read_text(encoding="utf-8", errors="replace")
+        text = (sys.stdin.buffer.read() if str(plan) == "-" else plan.read_bytes()).decode("utf-8", "replace")
         verdict = judged_text(domain, problem, text, timeout)
     outcome = verdict.outcome
     rows: dict[str, object] = {"label": verdict.label, "reward": verdict.reward}
@@ -168,7 +169,7 @@ def _run(name: str, stage: Callable[[Params], None], timed: bool = True) -> None
     with _errors():
         start = time.perf_counter()
         stage(load_params())
-        if timed:
+        if timed and os.environ.get("RANK", "0") == "0":  # of several processes, the first
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
             figures = {
                 "stage": name,

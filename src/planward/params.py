@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from planward.records import written
 
@@ -239,10 +240,10 @@ def merged_params(path: Path, overlay: Path) -> None:
     Raises:
         ParamsError: the overlay is unreadable, or names a key that may not be there.
     """
-    from ruamel.yaml import YAML
-
     changes, editor = read_yaml(overlay), YAML()
     editor.preserve_quotes, editor.width = True, 200
+    editor.indent(mapping=2, sequence=4, offset=2)
+    editor.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
     document = editor.load(path.read_text(encoding="utf-8"))
     if not isinstance(changes, dict):
         raise ParamsError(f"{overlay}: expected keys and values")
@@ -256,6 +257,8 @@ def _lay_over(document: Any, changes: dict[str, Any]) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(document.get(key), dict):
             _lay_over(document[key], value)
+        elif isinstance(value, list) and isinstance(document.get(key), list):
+            document[key][:] = value  # keeps the style and the comment
         else:
             document[key] = value
 
@@ -267,10 +270,10 @@ def load_base_params(path: Path) -> Base:
 
 def read_yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ParamsError(f"{path}: no such file; run from the project's root") from None
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise ParamsError(f"{path}: not YAML: {error}") from None
 
 

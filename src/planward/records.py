@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +22,10 @@ class Label(StrEnum):
     PRECONDITION = "precondition_violation"
     SAFETY = "safety_constraints_violation"
     FORMAT = "plan_format_error"
+
+
+class CannotWriteError(OSError):
+    """A file could not be written; the message names it."""
 
 
 class VerifierError(RuntimeError):
@@ -144,21 +149,48 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[str]]:
-    """Open `path` for writing so that it appears complete or not at all.
+    """Open `path` for writing text so that it appears complete or not at all; raises as `replaced` does."""
+    with (
+        replaced(path) as partial,
+        io.TextIOWrapper(io.BufferedWriter(_Named(partial, "w")), encoding="utf-8", newline="\n") as out,
+    ):
+        yield out
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path`; what is written there takes its place, complete or not at all.
 
     Raises:
-        OSError: the disk is full or the folder is read-only; the message names `path`,
+        CannotWriteError: the disk is full or the folder cannot be written to; the message names `path`,
             and no partial file is left behind.
     """
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8", newline="\n") as out:
-            yield out
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
-    except BaseException:
-        partial.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        ours = isinstance(error, OSError) and error.filename in (None, str(partial))
+        if ours and not isinstance(error, CannotWriteError):
+            raise _cannot_write(path, error) from error
         raise
+
+
+class _Named(io.FileIO):
+    """A file whose errors name it: those of a full disk do not."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.name)) from None
+
+
+def _cannot_write(path: Path, error: BaseException) -> CannotWriteError:
+    return CannotWriteError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")

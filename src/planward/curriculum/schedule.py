@@ -59,8 +59,8 @@ def build_schedule(
     """Every prompt of a training run, in the order of its consumption.
 
     Each step holds `batch_size / domains` prompts of each domain. Within a domain the buckets follow
-    the phase's shares by largest remainder, carried from slot to slot, so that the shares hold over any
-    stretch of a phase to within one prompt; problems of a bucket come in seeded random order,
+    the phase's shares by largest remainder, carried from slot to slot, so that the shares hold from a
+    phase's start to any point of it to within one prompt; problems of a bucket come in seeded random order,
     all of them before any comes again. An empty bucket is filled from the nearest one, with one warning.
 
     Args:
@@ -78,10 +78,14 @@ def build_schedule(
         for domain, pool in pools.items()
         for bucket, ids in pool.items()
     }
-    credit = {domain: _start_credit(Random(f"{seed}:{domain}")) for domain in domains}
+    credit: dict[str, dict[Bucket, float]] = {}
+    current: Phase | None = None
     order, schedule, warned = Random(f"{seed}:order"), list[Slot](), set[tuple[str, Bucket]]()
     for step in range(steps):
-        shares = phase_at(phases, step / steps).shares
+        phase = phase_at(phases, step / steps)
+        if phase is not current:
+            current, shares = phase, phase.shares
+            credit = {domain: _start_credit(Random(f"{seed}:{domain}:{phase.until}")) for domain in domains}
         batch: list[tuple[str, Bucket, Bucket]] = []
         for domain in domains:
             for _ in range(each):
@@ -125,6 +129,10 @@ def _endless(ids: list[str], rng: Random) -> Iterator[str]:
 
 
 def _start_credit(rng: Random) -> dict[Bucket, float]:
-    """A small random head start, so that the domains do not ask for a rare bucket in the same step."""
-    noise = [rng.random() for _ in BUCKETS]
+    """A small random head start, so that the domains do not ask for a rare bucket in the same step.
+
+    Credit that starts at 0 and is always taken from the largest stays in [-2/3, 5/6] for three buckets;
+    a head start of at most 1/6 keeps what was drawn within one prompt of the shares.
+    """
+    noise = [rng.random() / 4 for _ in BUCKETS]
     return {bucket: value - sum(noise) / len(noise) for bucket, value in zip(BUCKETS, noise, strict=True)}

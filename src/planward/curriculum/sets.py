@@ -25,10 +25,10 @@ def training_set(records: Iterable[Record], size: int) -> list[Record]:
     if not kept:
         raise ValueError("the training split is empty")
     share, left_over = divmod(size, len(kept))
-    if left_over or not share:
+    if left_over or share < 1:
         raise ValueError(
             f"dataset size {size} cannot be balanced over {len(kept)} domains ({', '.join(sorted(kept))}); "
-            f"use a multiple of {len(kept)}, such as {(share + 1) * len(kept)}"
+            f"use a multiple of {len(kept)}, such as {max(share + 1, 1) * len(kept)}"
         )
     chosen: list[Record] = []
     for domain, heap in sorted(kept.items()):

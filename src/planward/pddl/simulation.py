@@ -10,7 +10,7 @@ from planward.pddl.grounding import substitute
 from planward.pddl.language import Action, Literal, Problem
 from planward.records import Label, Outcome
 
-STEP = re.compile(r"\(([A-Za-z][\w-]*(?: [A-Za-z][\w-]*)*)\)", re.ASCII)
+STEP = re.compile(r"\(([A-Za-z_][\w-]*(?: [A-Za-z_][\w-]*)*)\)", re.ASCII)
 
 
 def check_plan(problem: Problem, plan: Sequence[str]) -> Outcome:

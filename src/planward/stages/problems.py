@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -11,8 +12,9 @@ from tqdm import tqdm
 
 from planward.params import Params, ParamsError
 from planward.pddl.canonical import canonical_hash, fraction
+from planward.pddl.expressions import PddlError, Symbol, read_file
 from planward.pddl.generators import GENERATORS, Instance, domain_text, generated_problem, problem_text
-from planward.records import Meta, Record, write_jsonl, written
+from planward.records import Meta, Record, replaced, write_jsonl, written
 from planward.tasks.planning.prompt import INSTRUCTION
 from planward.tasks.planning.references import reference_plan
 
@@ -28,36 +30,50 @@ def run(params: Params) -> None:
         write_jsonl(OUT / "problems.jsonl", generated_records(params))
     elif source == "pddl":
         copy_tree(path, ("*.pddl",))
-        write_jsonl(OUT / "problems.jsonl", pddl_records(OUT))
+        write_jsonl(OUT / "problems.jsonl", pddl_records(OUT, path.resolve().name, params.difficulty))
     else:
         copy_tree(path if path.is_dir() else path.parent, ("*.pddl", "*.jsonl" if path.is_dir() else path.name))
 
 
 def copy_tree(folder: Path, patterns: Iterable[str]) -> None:
     """Copy matching files, keeping their places below `folder`; raises ParamsError where there are none."""
-    files = sorted({file for pattern in patterns for file in folder.rglob(pattern)})
+    files = sorted({file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()})
     if not files:
         raise ParamsError(f"params.yaml: problems.path: {folder} holds no {' or '.join(patterns)}")
     for file in tqdm(files, desc="copying", unit="file"):
-        target = OUT / file.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target)
+        with replaced(OUT / file.relative_to(folder)) as partial:
+            shutil.copyfile(file, partial)
 
 
-def pddl_records(root: Path) -> Iterator[Record]:
-    """One record a problem file, without a plan; a domain.pddl serves the files beside and below it."""
+def pddl_records(root: Path, name: str, known: Container[str]) -> Iterator[Record]:
+    """One record a problem file, without a plan; a domain.pddl serves the files beside and below it.
+
+    Args:
+        name: what the folder was called before it was copied to `root`.
+        known: the domains that params.yaml describes.
+    """
     for file in sorted(root.rglob("*.pddl")):
         if file.name == "domain.pddl":
             continue
         above = [folder for folder in file.parents if folder == root or root in folder.parents]
         home = next((folder for folder in above if (folder / "domain.pddl").exists()), file.parent)
-        scenario = (home if home != root else root).name if home != root else file.stem
+        domain_file = home / "domain.pddl"
+        folder = name if home == root else home.name
         meta = Meta(
-            scenario=scenario.lower(),
-            domain_file=(home / "domain.pddl").relative_to(root).as_posix(),
+            scenario=scenario(folder, domain_file, known),
+            domain_file=domain_file.relative_to(root).as_posix(),
             problem_file=file.relative_to(root).as_posix(),
         )
         yield Record(prompt=INSTRUCTION, meta=meta)
+
+
+def scenario(folder: str, domain_file: Path, known: Container[str]) -> str:
+    """The domain's name in params.yaml: its folder's, or else the one that its file gives it."""
+    with suppress(PddlError):
+        match read_file(domain_file):
+            case [_, [_, Symbol() as own], *_] if folder.lower() not in known:
+                return str(own)
+    return folder.lower()
 
 
 def generated_records(params: Params) -> Iterator[Record]:

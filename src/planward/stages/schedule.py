@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from planward.curriculum.schedule import build_schedule, schedule_columns, schedule_metrics
 from planward.curriculum.sets import training_set
 from planward.params import Params
-from planward.records import read_records, write_json
+from planward.records import read_records, replaced, write_json
 from planward.stages.score import OUT as SCORE
 
 OUT = Path("results/schedules")
@@ -19,6 +19,6 @@ OUT = Path("results/schedules")
 def run(params: Params, size: int) -> None:
     records = training_set(read_records(SCORE / "train.jsonl"), size)
     schedule = build_schedule(records, params.curriculum, params.grpo.steps, params.grpo.batch_size, params.seed)
-    OUT.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(schedule_columns(schedule)), OUT / f"{size}.parquet")
+    with replaced(OUT / f"{size}.parquet") as partial:
+        pq.write_table(pa.table(schedule_columns(schedule)), partial)
     write_json(OUT / f"{size}.json", schedule_metrics(schedule))

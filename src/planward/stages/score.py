@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from planward.curriculum.buckets import Thresholds, distribution, thresholds
 from planward.curriculum.difficulty import difficulty_score
@@ -52,7 +53,8 @@ def write_scored(params: Params, bounds: dict[str, Thresholds]) -> int:
                     score = difficulty_score(name, params.difficulty[record.domain])
                     if score is None:
                         unmatched += 1
-                        Console(stderr=True).print(f"[yellow]no difficulty in the name {name}[/]: score 0, easy")
+                        warning = Text(f"no difficulty in the name {name}: score 0, easy", style="yellow")
+                        Console(stderr=True, soft_wrap=True).print(warning)
                     bucket = "easy" if score is None else bounds[record.domain].bucket(score)
                     scored = record.model_copy(update={"score": score or 0.0, "bucket": bucket})
                     out.write(scored.model_dump_json(exclude_none=True) + "\n")

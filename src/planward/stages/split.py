@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sqlite3
@@ -25,6 +26,7 @@ from planward.records import Record, write_json, written
 from planward.tasks import PROBLEMS, load_task
 from planward.tasks.base import Task
 from planward.tasks.planning.references import reference_plan
+from planward.val import InputError
 
 OUT = Path("results/split")
 SIDES = ("train", "validation", "test")
@@ -42,6 +44,7 @@ class Tally:
     sides: dict[str, Counter[str]] = field(default_factory=lambda: {side: Counter() for side in SIDES})
     reasons: Counter[str] = field(default_factory=Counter)
     first_reason: dict[str, str] = field(default_factory=dict)
+    judged: set[str] = field(default_factory=set)  # domain files that VAL is known to read, by content
 
     def kept(self, domain: str) -> int:
         return sum(side[domain] for side in self.sides.values())
@@ -59,8 +62,10 @@ def run(params: Params) -> None:
             domain = file.stem if file.stem in params.difficulty else ""
             try:
                 data = parsed_line(raw)
-                domain = claimed_domain(data, domain)
-                record = checked_record(data, domain, params, task)
+                claimed = claimed_domain(data, domain)
+                domain = claimed if claimed in params.difficulty else ""
+                record = checked_record(data, claimed, params, task)
+                check_by_val(record, task, tally.judged)
                 if first := seen.place_of(record.id, f"{name}:{number}"):
                     raise BadLine(f"duplicate: a renaming of {first}")
             except BadLine as reason:
@@ -89,7 +94,7 @@ def parsed_line(raw: bytes) -> dict[str, Any]:
         data = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadLine(f"not UTF-8: byte {error.start}") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, a number of too many digits, too deep
         raise BadLine(f"bad JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadLine(f"bad JSON: expected an object, found {type(data).__name__}")
@@ -112,21 +117,29 @@ def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task
     except ValidationError as error:
         fault = error.errors()[0]
         raise BadLine(f"bad record: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
-    if domain not in params.difficulty:
-        raise BadLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
     paths = (PROBLEMS / record.meta.domain_file, PROBLEMS / record.meta.problem_file)
     for path, name in zip(paths, (record.meta.domain_file, record.meta.problem_file), strict=True):
-        if "\0" in name or not path.resolve().is_relative_to(PROBLEMS.resolve()):
+        try:
+            inside, found = path.resolve().is_relative_to(PROBLEMS.resolve()), path.is_file()
+        except (OSError, ValueError):  # too long, or characters that no file name may have
+            inside, found = True, False
+        if not inside:
             raise BadLine(f"missing file: {name!r} lies outside the data root")
-        if not path.is_file():
-            raise BadLine(f"missing file: {name}")
+        if not found:
+            raise BadLine(f"missing file: {name!r}")
+    if domain not in params.difficulty:
+        raise BadLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
     try:
         digest = problem_digest(*paths)
         if not record.response:
             record = record.model_copy(update={"response": "\n".join(reference_plan(*paths, params.problems))})
         verdict = task.verify(record, record.response or "")
-    except PddlError as error:
-        raise BadLine(f"bad PDDL: {str(error).replace(f'{PROBLEMS}/', '')}") from None
+    except Unsupported as error:
+        raise BadLine(f"no reference plan: {_inside(error)}") from None
+    except (PddlError, InputError) as error:
+        raise BadLine(f"bad PDDL: {_inside(error)}") from None
+    except RecursionError:
+        raise BadLine(f"bad PDDL: {record.meta.problem_file}: nested too deeply") from None
     except (Unsolvable, SearchLimit) as error:
         raise BadLine(f"no reference plan: {error}") from None
     if not verdict.success:
@@ -134,6 +147,25 @@ def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task
     if not verdict.plan:
         raise BadLine("nothing to plan: the goal holds at the start")
     return record.model_copy(update={"id": digest[:16]})
+
+
+def check_by_val(record: Record, task: Task, judged: set[str]) -> None:
+    """Have VAL judge the first reference plan of each domain file: it reads less than the parser; raises BadLine."""
+    digest = hashlib.sha256((PROBLEMS / record.meta.domain_file).read_bytes()).hexdigest()
+    if digest in judged:
+        return
+    try:
+        verdict = task.judge([(record, record.response or "")])[0]
+    except InputError as error:
+        raise BadLine(f"bad PDDL: {_inside(error)}") from None
+    if not verdict.success:
+        raise BadLine(f"bad reference plan: VAL says {verdict.label}: {verdict.detail}")
+    judged.add(digest)
+
+
+def _inside(error: Exception) -> str:
+    """The error's text with paths relative to the data root."""
+    return str(error).replace(f"{PROBLEMS}/", "")
 
 
 def problem_digest(domain_file: Path, problem_file: Path) -> str:
@@ -169,7 +201,11 @@ class Seen:
 
     def place_of(self, identity: str, place: str) -> str:
         """Where the problem was first met, or "" if that is here."""
-        if self.database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (identity, place)).rowcount:
+        try:
+            new = self.database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (identity, place)).rowcount
+        except sqlite3.OperationalError as error:
+            raise OSError(errno.EIO, str(error), self.folder.name) from None
+        if new:
             return ""
         return str(self.database.execute("SELECT place FROM seen WHERE id = ?", (identity,)).fetchone()[0])
 

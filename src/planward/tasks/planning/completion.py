@@ -12,10 +12,12 @@ _MARKERS = re.compile(
     r"|\[/?INST\]|</?s>|" + re.escape(END)
 )
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_BLANK = " \t\f\v"
+# No two neighbours may match the same blanks: on a long line that would take forever.
 _ACTION = re.compile(
-    r"""\s* (?:\d+(?:\.\d+)?\s*:)? \s*                       # a timestamp
-        \(\s* ([A-Za-z][\w-]* (?:\s+[A-Za-z0-9][\w-]*)*) \s*\)  # (name object ...)
-        \s* (?:\[\s*\d+(?:\.\d+)?\s*\])? \s* (?:;.*)?        # a duration, a comment
+    r"""(?:\d+(?:\.\d+)?\s*:\s*)?                                   # a timestamp
+        \(\s* ([A-Za-z_][\w-]* (?:\s+\w[\w-]*)*) \s*\)              # (name object ...)
+        (?:\s*\[\s*\d+(?:\.\d+)?\s*\])? \s* (?:;.*)?                # a duration, a comment
     """,
     re.ASCII | re.VERBOSE,
 )
@@ -32,7 +34,7 @@ def extract_plan(completion: str) -> list[str] | None:
     text = _MARKERS.sub("\n", text.rpartition("</think>")[2])
     block, last, blank = list[str](), list[str](), True
     for line in re.split(r"[\r\n]+", text):
-        if match := _ACTION.fullmatch(line):
+        if match := _ACTION.fullmatch(line.strip(_BLANK)):
             block.append(f"({' '.join(match[1].lower().split())})")
         elif line.strip() and not line.lstrip().startswith(";"):
             blank = blank and line.strip().startswith("```")

@@ -13,8 +13,7 @@ from planward.tasks.planning.reward import reward
 def judged_text(domain: Path, problem: Path, text: str, timeout: float) -> Verdict:
     """VAL's verdict on the plan in `text`; raises as `planward.val.validate` does."""
     plan = extract_plan(text)
+    outcome = val.validate(domain, problem, "\n".join(plan or []), timeout=timeout)  # checks the files in any case
     if plan is None:
-        outcome = Outcome(Label.FORMAT, 0, detail="no action line in the text")
-    else:
-        outcome = val.validate(domain, problem, "\n".join(plan), timeout=timeout)
+        outcome = Outcome(Label.FORMAT, 0, goals_total=outcome.goals_total, detail="no action line in the text")
     return Verdict(str(outcome.label), reward(outcome), outcome.detail, "\n".join(plan or []), outcome)

@@ -1,0 +1,5 @@
+"""`python -m planward`: what `accelerate launch -m planward` runs."""
+
+from planward.cli import main
+
+main()

@@ -1,0 +1,363 @@
+"""PDDL in-process: what is read, what is refused and where, and shortest plans."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from planward.curriculum.difficulty import difficulty_score
+from planward.params import Params
+from planward.pddl.expressions import PddlError, Unsupported
+from planward.pddl.generators import (
+    GENERATORS,
+    GOAL_FACTS,
+    Instance,
+    domain_text,
+    generated_domain,
+    generated_problem,
+    problem_text,
+)
+from planward.pddl.grounding import ground_problem
+from planward.pddl.language import Literal, Problem, load_domain, load_problem, parse_domain, parse_problem
+from planward.pddl.search import SearchLimit, Unsolvable, shortest_plan
+from planward.pddl.simulation import check_plan
+from planward.pddl.walks import loop_free_walk
+from planward.records import Label
+
+SIZES = {
+    "blocksworld": ("blocks",),
+    "ferry": ("locations", "cars"),
+    "grippers": ("robots", "rooms", "objects"),
+    "spanner": ("spanners", "nuts", "locations"),
+    "delivery": ("width", "height", "packages"),
+}
+LOGISTICS = """
+(define (domain logistics)
+  (:requirements :strips :typing :equality :negative-preconditions)
+  (:types place vehicle - object  truck boat - vehicle  parcel)
+  (:constants depot - place)
+  (:predicates (at ?x - (either vehicle parcel) ?p - place) (locked ?p - place) (road ?a ?b - place))
+  (:action drive
+    :parameters (?t - truck ?a ?b - place)
+    :precondition (and (at ?t ?a) (road ?a ?b) (not (= ?a ?b)) (not (locked ?b)))
+    :effect (and (at ?t ?b) (not (at ?t ?a))))
+  (:action unlock :parameters (?p - place) :precondition (locked ?p) :effect (not (locked ?p))))
+"""
+TRIP = """(define (problem trip)
+  (:domain logistics)
+  (:objects a b - place t - truck s - boat x - parcel)
+  (:init (at t a) (road a b) (locked b))
+  (:goal (at t b)))
+"""
+
+
+@st.composite
+def instances(draw: st.DrawFn, largest: int = 3) -> tuple[str, Instance]:
+    domain = draw(st.sampled_from(sorted(GENERATORS)))
+    sizes = {name: draw(st.integers(1, largest)) for name in SIZES[domain]}
+    return domain, GENERATORS[domain](Random(draw(st.integers(0, 10**6))), sizes)
+
+
+def trip(old: str = "", new: str = "") -> Problem:
+    assert old in TRIP
+    return parse_problem(TRIP.replace(old, new) if old else TRIP, parse_domain(LOGISTICS))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "complaint"),
+    [
+        ("(:goal (at t b)))", "(:goal (at t b))", 1, "never closed"),
+        ("(:goal (at t b)))", "(:goal (at t b))))", 5, "unexpected ')'"),
+        ("(at t a)", "(parked t a)", 4, "unknown predicate 'parked'"),
+        ("(at t a)", "(at zeppelin a)", 4, "unknown object 'zeppelin'"),
+        ("(at t b)", "(at t\n c)", 5, "unknown object 'c'"),
+        ("(road a b)", "(road a t)", 4, "'t' is a truck, but 'road' wants a place"),
+        ("(road a b)", "(road a)", 4, "takes 2 argument(s), not 1"),
+        ("t - truck", "t - lorry", 3, "unknown type 'lorry'"),
+        ("  (:goal (at t b)))", ")", 1, "no :goal"),
+        ("(at t b)", "(and)", 5, "goal is empty"),
+        ("(at t b)", "", 5, "goal must be one formula"),
+        ("(:domain logistics)", "(:domain ferry)", 2, "written for domain 'ferry'"),
+        ("(:init", "(:start", 4, "unknown section ':start'"),
+        ("(problem trip)", "(domain trip)", 1, "expected (define (problem NAME)"),
+        (TRIP, "", 1, "empty"),
+        ("(define", "define (", 1, "expected '('"),
+    ],
+)
+def test_a_fault_in_a_problem_is_named_with_file_and_line(
+    tmp_path: Path, old: str, new: str, line: int, complaint: str
+) -> None:
+    domain, problem = tmp_path / "domain.pddl", tmp_path / "trip.pddl"
+    domain.write_text(LOGISTICS, encoding="utf-8")
+    assert old in TRIP
+    problem.write_text(TRIP.replace(old, new), encoding="utf-8")
+    with pytest.raises(PddlError) as caught:
+        load_problem(problem, load_domain(domain))
+    assert str(caught.value).startswith(f"{problem}:{line}: ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "complaint"),
+    [
+        ("(locked ?p))))", "(locked ?p)))", 2, "never closed"),
+        ("(road ?a ?b) (not", "(path ?a ?b) (not", 9, "unknown predicate 'path'"),
+        ("(not (locked ?b))", "(not (locked ?t))", 9, "'?t' is a truck"),
+        ("(not (locked ?b))", "(not (locked ?z))", 9, "unknown object '?z'"),
+        ("(?t - truck", "(?t - lorry", 7, "unknown type 'lorry'"),
+        ("(:action unlock", "(:action drive", 11, "defined twice"),
+        (":effect (not (locked ?p))", ":effects (not (locked ?p))", 11, "unknown part ':effects'"),
+        ("(:constants", "(:constant", 5, "unknown section ':constant'"),
+    ],
+)
+def test_a_fault_in_a_domain_is_named_with_file_and_line(
+    tmp_path: Path, old: str, new: str, line: int, complaint: str
+) -> None:
+    path = tmp_path / "domain.pddl"
+    text = LOGISTICS.replace(old, new)
+    assert text != LOGISTICS
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(PddlError) as caught:
+        load_domain(path)
+    assert complaint in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PddlError, match=r"gone\.pddl: no such file"):
+        load_domain(tmp_path / "gone.pddl")
+    (tmp_path / "latin.pddl").write_bytes(b"(define (domain caf\xe9))")
+    with pytest.raises(PddlError, match=r"latin\.pddl: not UTF-8 text \(byte 19\)"):
+        load_domain(tmp_path / "latin.pddl")
+
+
+def test_letter_case_comments_and_white_space_do_not_matter() -> None:
+    loud = TRIP.upper().replace(" ", "\t \r\n").replace("(:GOAL", "; (:goal (nothing)) )))\n(:GOAL;comment\n")
+    domain = parse_domain("; a comment (\n" + LOGISTICS.upper().replace("\n", "\r\n"))
+    assert domain == parse_domain(LOGISTICS)
+    assert parse_problem(loud, domain) == trip()
+
+
+def test_types_constants_equality_and_negative_preconditions_count() -> None:
+    problem = trip("(road a b)", "(road a b) (road a depot) (road depot b) (road a a)")
+    assert problem.objects["depot"] == ("place",)
+    plan = shortest_plan(ground_problem(problem), 1000)
+    assert sorted(plan) == ["(drive t a b)", "(unlock b)"]
+    assert check_plan(problem, plan).label == Label.SUCCESS
+    assert check_plan(problem, ["(drive t a b)"]).failing_step == 1  # locked
+    assert check_plan(problem, ["(drive t a a)"]).failing_step == 1  # not (= a a)
+    assert check_plan(problem, ["(drive s a b)"]).label == Label.FORMAT  # a boat
+    assert check_plan(problem, ["(drive t a depot)"]).label == Label.GOAL
+    either = trip("(at t a)", "(at t a) (at x a) (at s a)")  # a parcel, and by inheritance a boat
+    assert ("at", "x", "a") in either.init
+    with pytest.raises(PddlError, match="'a' is a place"):
+        trip("(at t a)", "(at a a)")
+
+
+def test_an_untyped_domain_takes_any_object() -> None:
+    domain = parse_domain(domain_text("blocksworld"))
+    problem = parse_problem(
+        "(define (problem p) (:domain blocksworld) (:objects a b - object c)"
+        "(:init (handempty) (clear a) (ontable a)) (:goal (holding a)))",
+        domain,
+    )
+    assert problem.objects == dict.fromkeys("abc", ("object",))
+    assert shortest_plan(ground_problem(problem), 100) == ["(pick-up a)"]
+
+
+def test_a_goal_may_hold_nested_conjunctions_negations_and_equality() -> None:
+    problem = trip("(:goal (at t b))", "(:goal (and (and (not (at t a)) (and)) (at t b) (not (= a b))))")
+    assert problem.goal == (
+        Literal(("at", "t", "a"), positive=False),
+        Literal(("at", "t", "b")),
+        Literal(("=", "a", "b"), positive=False),
+    )
+    assert len(shortest_plan(ground_problem(problem), 100)) == 2
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "(forall (?t - truck) (at ?t b))",
+        "(exists (?t - truck) (at ?t b))",
+        "(or (at t b) (at t a))",
+        "(imply (at t b) (at t a))",
+        "(not (and (at t b) (at t a)))",
+        "(preference p1 (at t b))",
+    ],
+)
+def test_goals_beyond_the_language_are_unsupported_with_their_line(goal: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        trip("(at t b)", goal)
+    assert caught.value.line == 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (":effect (not (locked ?p))", ":effect (when (locked ?p) (not (locked ?p)))"),
+        (":effect (not (locked ?p))", ":effect (forall (?q - place) (not (locked ?q)))"),
+        (":precondition (locked ?p)", ":precondition (or (locked ?p) (locked depot))"),
+        (":effect (not (locked ?p))", ":effect (and (not (locked ?p)) (increase (fuel) 2))"),
+        ("(:action unlock", "(:durative-action unlock"),
+        ("(:action unlock", "(:derived unlock"),
+        (":typing", ":typing :durative-actions"),
+    ],
+)
+def test_domains_beyond_the_language_are_unsupported(old: str, new: str) -> None:
+    assert old in LOGISTICS
+    with pytest.raises(Unsupported):
+        parse_domain(LOGISTICS.replace(old, new))
+
+
+def test_action_costs_are_passed_over() -> None:
+    text = LOGISTICS.replace("(not (at ?t ?a))", "(not (at ?t ?a)) (increase (total-cost) 1)")
+    text = text.replace("(:action drive", "(:functions (total-cost) - number) (:action drive")
+    problem = TRIP.replace("(locked b)", "(locked b) (= (total-cost) 0)").replace(
+        "(:goal", "(:metric minimize (total-cost)) (:goal"
+    )
+    assert len(shortest_plan(ground_problem(parse_problem(problem, parse_domain(text))), 100)) == 2
+
+
+def test_trajectory_constraints_are_kept_for_val() -> None:
+    constrained = trip("(:goal", "(:constraints (always (not (locked a)))) (:goal")
+    assert constrained.constraints is not None
+    with pytest.raises(Unsupported):
+        check_plan(constrained, [])
+
+
+@settings(max_examples=60)
+@given(instances())
+def test_generated_text_parses_back_to_the_problem(drawn: tuple[str, Instance]) -> None:
+    domain, instance = drawn
+    assume(instance.goal)  # one block has nothing to stand on
+    assert parse_problem(problem_text(domain, instance), generated_domain(domain)) == generated_problem(
+        domain, instance
+    )
+
+
+@settings(max_examples=60)
+@given(instances())
+def test_generated_goals_speak_of_what_the_domain_allows(drawn: tuple[str, Instance]) -> None:
+    domain, instance = drawn
+    predicate, kind = GOAL_FACTS[domain]
+    assert {atom[0] for atom in instance.goal} <= {predicate}
+    assert {instance.objects[atom[1]] for atom in instance.goal} <= {(kind,)}
+
+
+@settings(max_examples=40)
+@given(drawn=instances(4))
+def test_generated_names_carry_their_difficulty(shipped: Params, drawn: tuple[str, Instance]) -> None:
+    domain, instance = drawn
+    count = Counter(kind for kinds in instance.objects.values() for kind in kinds)
+    cells = [name for name in instance.objects if name.startswith("x")]
+    width, height = len({c.split("y")[0] for c in cells}), len({c.split("y")[1] for c in cells if "y" in c})
+    expected = {
+        "blocksworld": lambda: 5 * count["object"],
+        "ferry": lambda: 5 * count["location"] + 3 * count["car"],
+        "grippers": lambda: 5 * count["robot"] + 3 * count["room"] + 2 * count["obj"],
+        "spanner": lambda: 5 * count["nut"] + 3 * (count["location"] - 2) + 2 * count["spanner"],
+        "delivery": lambda: 5 * count["package"] + 3 * width + 2 * height,
+    }[domain]()
+    assert difficulty_score(f"{domain}/{instance.name}.pddl", shipped.difficulty[domain]) == expected
+
+
+def blocks(init: str, goal: str, names: str = "a b c d") -> Problem:
+    text = f"(define (problem p) (:domain blocksworld) (:objects {names}) (:init {init}) (:goal (and {goal})))"
+    return parse_problem(text, generated_domain("blocksworld"))
+
+
+SUSSMAN = "(ontable a) (ontable b) (on c a) (clear c) (clear b) (handempty)"
+ON_TABLE = "(ontable a) (ontable b) (ontable c) (ontable d) (clear a) (clear b) (clear c) (clear d) (handempty)"
+
+
+@pytest.mark.parametrize(
+    ("init", "goal", "optimum"),
+    [
+        (SUSSMAN, "(on a b) (on b c)", 6),  # Sussman's anomaly
+        (ON_TABLE, "(on a b)", 2),
+        (ON_TABLE, "(on a b) (on b c) (on c d)", 6),
+        (ON_TABLE, "(clear a)", 0),
+        ("(on a b) (on b c) (on c d) (ontable d) (clear a) (handempty)", "(on d c) (on c b) (on b a)", 8),
+        (ON_TABLE, "(holding d) (not (clear d))", 1),
+    ],
+)
+def test_shortest_plans_have_the_known_length(init: str, goal: str, optimum: int) -> None:
+    problem = blocks(init, goal)
+    plan = shortest_plan(ground_problem(problem), 10**5)
+    assert len(plan) == optimum
+    assert check_plan(problem, plan).label == Label.SUCCESS
+
+
+@pytest.mark.parametrize("goal", ["(on a a)", "(on a b) (on b a)", "(holding a) (handempty)"])
+def test_an_unreachable_goal_is_unsolvable(goal: str) -> None:
+    with pytest.raises(Unsolvable):
+        shortest_plan(ground_problem(blocks(SUSSMAN, goal, "a b c")), 10**5)
+
+
+def test_a_false_static_goal_is_unsolvable_and_a_true_one_is_no_matter() -> None:
+    with pytest.raises(Unsolvable):
+        shortest_plan(ground_problem(trip("(at t b)", "(and (at t b) (road b a))")), 1000)
+    assert len(shortest_plan(ground_problem(trip("(at t b)", "(and (at t b) (road a b))")), 1000)) == 2
+
+
+def test_search_says_when_it_gives_up() -> None:
+    with pytest.raises(SearchLimit, match="first 3 states"):
+        shortest_plan(ground_problem(blocks(SUSSMAN, "(on a b) (on b c)")), 3)
+
+
+@settings(max_examples=30)
+@given(instances())
+def test_reference_plans_work_and_none_of_their_prefixes_does(drawn: tuple[str, Instance]) -> None:
+    problem = generated_problem(*drawn)
+    plan = shortest_plan(ground_problem(problem), 10**5)
+    assert problem.satisfied_goals(problem.init) == len(problem.goal) or plan
+    if problem.goal:
+        assert check_plan(problem, plan).label == Label.SUCCESS
+        assert all(check_plan(problem, plan[:n]).label != Label.SUCCESS for n in range(len(plan)))
+
+
+@settings(max_examples=30)
+@given(drawn=instances(), seed=st.integers(0, 1000))
+def test_no_walk_to_a_state_is_shorter_than_the_shortest_plan(drawn: tuple[str, Instance], seed: int) -> None:
+    ground = ground_problem(generated_problem(*drawn))
+    walk, end = loop_free_walk(Random(seed), ground, 6)
+    wanted = type(ground)(ground.grounding, ground.init, end, ~end, impossible=False)
+    plan = shortest_plan(wanted, 10**5)
+    assert len(plan) <= len(walk)
+    state = ground.init
+    operators = {operator.name: operator for operator in ground.grounding.operators}
+    for name in plan:
+        operator = operators[name]
+        assert operator in list(ground.grounding.applicable(state))
+        state = operator.apply(state)
+    assert state == end
+
+
+def test_plans_are_the_same_in_every_process() -> None:
+    program = (
+        "from random import Random\n"
+        "from planward.pddl.generators import GENERATORS, generated_problem\n"
+        "from planward.pddl.grounding import ground_problem\n"
+        "from planward.pddl.search import shortest_plan\n"
+        "sizes = dict(blocks=4, locations=3, cars=2, robots=1, rooms=2, objects=3, spanners=2, nuts=2,"
+        " width=2, height=2, packages=2)\n"
+        "for domain, draw in GENERATORS.items():\n"
+        "    instance = draw(Random(7), sizes)\n"
+        "    print(instance, shortest_plan(ground_problem(generated_problem(domain, instance)), 10**5))\n"
+    )
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+    assert texts[0].count("Instance(") == len(GENERATORS)

@@ -1,0 +1,120 @@
+"""The whole pipeline, small, through the real Snakemake and the real DVC."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+SMALL = """
+dataset_sizes: [10]
+problems:
+  generated:
+    blocksworld: {count: 16, blocks: [3, 4]}
+    ferry: {count: 16, locations: [3, 4], cars: [2, 3]}
+    grippers: {count: 16, robots: [1, 1], rooms: [2, 3], objects: [2, 4]}
+    spanner: {count: 16, spanners: [2, 4], nuts: [1, 3], locations: [3, 5]}
+    delivery: {count: 16, width: [2, 3], height: [2, 2], packages: [1, 2]}
+sft: {epochs: 1}
+grpo: {steps: 2, batch_size: 5, num_generations: 2}
+evaluate: {shots: [0, 1]}
+"""
+
+
+class Project:
+    """A copy of this repository with a small params.yaml, as a git clone of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in tracked.decode().split("\0"):
+            if name and (ROOT / name).is_file() and not name.endswith("dvc.lock"):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / name)
+        shutil.copyfile(ROOT / "models/base/dvc.lock", folder / "models/base/dvc.lock")
+        (folder / "small.yaml").write_text(SMALL)
+        self.run("planward", "params", "small.yaml")
+        self.run("git", "init", "--quiet")
+        self.commit()
+
+    def run(self, *command: str) -> str:
+        """What a command prints; a failure shows it all."""
+        bin_folder = str(Path(sys.executable).parent)
+        environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+        environment |= {f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def commit(self) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", "state")
+
+    def snakemake(self) -> str:
+        return self.run("snakemake", "--cores", "2", "results/report.html")
+
+    def locked(self) -> dict[str, object]:
+        return yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"]
+
+    def edit(self, old: str, new: str) -> None:
+        params = self.folder / "params.yaml"
+        text = params.read_text()
+        assert old in text
+        params.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = Project(tmp_path_factory.mktemp("project"))
+    project.snakemake()
+    project.commit()
+    return project
+
+
+def test_snakemake_makes_the_report_and_dvc_has_nothing_to_do(project: Project) -> None:
+    table = pd.read_csv(project.folder / "results/tables/success.csv")
+    columns = "method,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high".split(",")
+    assert list(table.columns) == columns
+    assert set(table["method"]) == {"base", "sft", "grpo"}
+    assert "</html>" in (project.folder / "results/report.html").read_text()
+    assert json.loads(project.run("dvc", "status", "--json").splitlines()[-1]) == {}
+    before = project.locked()
+    project.run("dvc", "repro")
+    assert project.locked() == before
+    assert "Nothing to be done" in project.snakemake()
+
+
+def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project) -> None:
+    before = project.locked()
+    project.edit("confidence: 0.95", "confidence: 0.9")
+    plan = project.run("dvc", "repro", "--dry")
+    assert [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")] == ["compare", "report"]
+    project.snakemake()
+    changed = {name for name, stage in project.locked().items() if stage != before[name]}
+    assert changed == {"compare", "report"}
+    assert json.loads(project.run("dvc", "status", "--json").splitlines()[-1]) == {}
+    project.commit()
+
+    # and the other way round: after `dvc repro`, Snakemake has nothing to do
+    project.edit("confidence: 0.9", "confidence: 0.95")
+    project.run("dvc", "repro")
+    assert "Nothing to be done" in project.snakemake()
+    project.commit()
+
+
+def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> None:
+    before = project.locked()
+    project.run("dvc", "exp", "run", "--set-param", "grpo.beta=0.05")
+    changed = {name for name, stage in project.locked().items() if stage != before[name]}
+    assert changed == {"grpo@10", "evaluate@grpo-10", "compare", "report"}
+    assert "0.05" in project.run("dvc", "exp", "show", "--csv")
