@@ -49,7 +49,9 @@ class Project:
         """What a command prints; a failure shows it all."""
         bin_folder = str(Path(sys.executable).parent)
         environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
-        environment |= {f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        environment |= {
+            f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
         done = subprocess.run(
             command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -83,7 +85,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_snakemake_makes_the_report_and_dvc_has_nothing_to_do(project: Project) -> None:
     table = pd.read_csv(project.folder / "results/tables/success.csv")
-    columns = "method,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high".split(",")
+    columns = [
+        "method",
+        "dataset_size",
+        "seed",
+        "shot_num",
+        "domain",
+        "n",
+        "successes",
+        "success_rate",
+        "ci_low",
+        "ci_high",
+    ]
     assert list(table.columns) == columns
     assert set(table["method"]) == {"base", "sft", "grpo"}
     assert "</html>" in (project.folder / "results/report.html").read_text()
@@ -98,7 +111,10 @@ def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project)
     before = project.locked()
     project.edit("confidence: 0.95", "confidence: 0.9")
     plan = project.run("dvc", "repro", "--dry")
-    assert [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")] == ["compare", "report"]
+    assert [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")] == [
+        "compare",
+        "report",
+    ]
     project.snakemake()
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
     assert changed == {"compare", "report"}

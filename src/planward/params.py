@@ -72,6 +72,17 @@ class Difficulty(Strict):
     pattern: str
     weights: dict[str, float]
 
+    @model_validator(mode="after")
+    def names_its_fields(self) -> Difficulty:
+        try:
+            fields = re.compile(self.pattern).groupindex
+        except re.error as error:
+            raise ValueError(f"pattern is not a regular expression: {error}") from None
+        for name in self.weights:
+            if name not in fields:
+                raise ValueError(f"weights.{name}: the pattern has no (?P<{name}>...)")
+        return self
+
 
 class Percentiles(Strict):
     easy: float = Field(ge=0, le=100)
@@ -123,8 +134,15 @@ class Sft(Strict):
     learning_rate: float = Field(gt=0)
     warmup_ratio: float = Field(ge=0, le=1)
     max_grad_norm: float = Field(gt=0)
-    shots: tuple[int, int]
+    shots: Range
     save_steps: int = Field(gt=0)
+
+    @field_validator("shots")
+    @classmethod
+    def fewest_first(cls, shots: Range) -> Range:
+        if not 0 <= shots[0] <= shots[1]:
+            raise ValueError("must be [fewest, most], none negative")
+        return shots
 
 
 class Grpo(Strict):
@@ -154,6 +172,13 @@ class Val(Strict):
 class Evaluate(Strict):
     shots: list[int] = Field(min_length=1)
     batch_size: int = Field(gt=0)
+
+    @field_validator("shots")
+    @classmethod
+    def told_apart(cls, shots: list[int]) -> list[int]:
+        if min(shots) < 0 or len(set(shots)) < len(shots):
+            raise ValueError("must be different numbers, none negative")
+        return shots
 
 
 class Compare(Strict):
@@ -208,6 +233,13 @@ class Params(Strict):
         size = re.search(r"(?:^|[-@])(\d+)$", name)
         return size is None or int(size[1]) in (0, *self.dataset_sizes)
 
+    @model_validator(mode="after")
+    def scores_what_it_generates(self) -> Params:
+        generated = self.problems.generated if self.problems.source == "generated" else {}
+        if missing := [domain for domain in generated if domain not in self.difficulty]:
+            raise ValueError(f"problems.generated: no entry under `difficulty` for {', '.join(missing)}")
+        return self
+
     @field_validator("dataset_sizes")
     @classmethod
     def rising(cls, sizes: list[int]) -> list[int]:
@@ -244,6 +276,7 @@ def merged_params(path: Path, overlay: Path) -> None:
     editor.preserve_quotes, editor.width = True, 200
     editor.indent(mapping=2, sequence=4, offset=2)
     editor.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    checked(Params, read_yaml(path), str(path))
     document = editor.load(path.read_text(encoding="utf-8"))
     if not isinstance(changes, dict):
         raise ParamsError(f"{overlay}: expected keys and values")
@@ -273,6 +306,8 @@ def read_yaml(path: Path) -> Any:
         return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ParamsError(f"{path}: no such file; run from the project's root") from None
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path}: not UTF-8 (byte {error.start})") from None
     except YAMLError as error:
         raise ParamsError(f"{path}: not YAML: {error}") from None
 
@@ -295,4 +330,6 @@ def _complaint(fault: Any) -> str:
         return "unknown key"
     if fault["type"] == "missing":
         return "missing"
+    if isinstance(fault["input"], dict):  # a whole section
+        return str(fault["msg"])
     return f"{fault['msg']} (got {fault['input']!r})"

@@ -191,8 +191,8 @@ class Seen:
     def __enter__(self) -> Seen:
         self.folder = tempfile.TemporaryDirectory()
         self.database = sqlite3.connect(Path(self.folder.name) / "seen.sqlite")
-        self.database.execute("PRAGMA synchronous = OFF")
-        self.database.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID")
+        self._execute("PRAGMA synchronous = OFF")
+        self._execute("CREATE TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,13 +201,15 @@ class Seen:
 
     def place_of(self, identity: str, place: str) -> str:
         """Where the problem was first met, or "" if that is here."""
-        try:
-            new = self.database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (identity, place)).rowcount
-        except sqlite3.OperationalError as error:
-            raise OSError(errno.EIO, str(error), self.folder.name) from None
-        if new:
+        if self._execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", identity, place).rowcount:
             return ""
-        return str(self.database.execute("SELECT place FROM seen WHERE id = ?", (identity,)).fetchone()[0])
+        return str(self._execute("SELECT place FROM seen WHERE id = ?", identity).fetchone()[0])
+
+    def _execute(self, statement: str, *values: str) -> sqlite3.Cursor:
+        try:
+            return self.database.execute(statement, values)
+        except sqlite3.OperationalError as error:  # the disk of temporary files is full
+            raise OSError(errno.EIO, str(error), self.folder.name) from None
 
 
 def complain_of_empty_domains(tally: Tally) -> None:
