@@ -10,7 +10,7 @@ report: .venv/ready
 	@echo "Open results/report.html"
 
 test: lint
-	pytest -n $(CORES)
+	pytest -n $(CORES) --dist loadfile
 
 lint: .venv/ready
 	ruff check

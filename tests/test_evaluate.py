@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from conftest import ROOT, rows
-from planward.evaluation.scoring import drawn_shots, predictions, queries
+from planward.evaluation.scoring import predictions, queries
 from planward.params import Params, ParamsError
 from planward.records import Record, VerifierError, read_records
 from planward.stages import evaluate, problems, score, split
 from planward.tasks import load_task
-from planward.tasks.fitting import PromptTooLong
+from planward.tasks.fitting import PromptTooLong, drawn_shots
 from planward.training.models import load
 
 Small = Callable[..., Params]
@@ -81,13 +81,13 @@ def test_reference_plans_would_all_succeed(inside: Params) -> None:
 def test_shots_are_nested_from_the_pool_of_the_domain_and_never_the_problem_itself(inside: Params) -> None:
     *_, test, pool, _ = asked(inside)
     for problem in [*test, *pool]:
-        draws = [[shot.id for shot in drawn_shots(problem, pool, count, inside.seed)] for count in range(5)]
+        draws = [[shot.id for shot in drawn_shots(problem, pool, count, str(inside.seed))] for count in range(5)]
         for count, drawn in enumerate(draws):
             assert len(drawn) == len(set(drawn)) == count
             assert drawn == draws[4][:count]
         allowed = {record.id for record in pool if record.domain == problem.domain} - {problem.id}
         assert set(draws[4]) <= allowed
-    first, second = ([s.id for s in drawn_shots(test[0], pool, 4, seed)] for seed in (1, 2))
+    first, second = ([s.id for s in drawn_shots(test[0], pool, 4, seed)] for seed in ("1", "2"))
     assert first != second
 
 

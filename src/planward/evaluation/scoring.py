@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from planward.evaluation.generation import greedy_completions
 from planward.params import Params
 from planward.records import Prediction, Record
 from planward.tasks.base import Messages, Task
-from planward.tasks.fitting import encode, fit
+from planward.tasks.fitting import drawn_shots, encode, fit
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,6 @@ class Query:
     shot_num: int
     shots: list[Record]
     prompt: str | Messages
-
-
-def drawn_shots(problem: Record, pool: Sequence[Record], count: int, seed: int) -> list[Record]:
-    """Seeded worked examples of the problem's domain; a smaller count draws the first of a larger one's."""
-    others = [record for record in pool if record.domain == problem.domain and record.id != problem.id]
-    return Random(f"{seed}:{problem.id}").sample(others, len(others))[:count]
 
 
 def queries(
@@ -42,7 +35,7 @@ def queries(
     found = []
     for shot_num in params.evaluate.shots:
         for problem in problems:
-            shots = drawn_shots(problem, pool, shot_num, params.seed)
+            shots = drawn_shots(problem, pool, shot_num, str(params.seed))
             prompt, kept = fit(task, problem, shots, length, params.prompt.max_tokens)
             found.append(Query(problem, shot_num, kept, prompt))
     return found

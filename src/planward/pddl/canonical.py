@@ -19,7 +19,7 @@ def canonical_hash(problem: Problem) -> str:
     keeping too much together, never towards leaking.
     """
     facts: list[Fact] = [("init", atom) for atom in problem.init]
-    facts += [("goal" if literal.positive else "not", literal.atom) for literal in problem.goal]
+    facts += sorted({("goal" if literal.positive else "not", literal.atom) for literal in problem.goal})
     touching: dict[str, list[tuple[Fact, int]]] = defaultdict(list)
     for fact in facts:
         for position, name in enumerate(fact[1][1:]):
@@ -64,5 +64,6 @@ def _ranks(signatures: dict[str, tuple[object, ...]]) -> dict[str, int]:
 
 def _coloured(expression: object, colours: dict[str, int]) -> object:
     if isinstance(expression, list):
-        return [_coloured(part, colours) for part in expression]
+        parts = [_coloured(part, colours) for part in expression]
+        return [parts[0], *sorted(parts[1:], key=repr)] if parts and parts[0] in ("and", "or") else parts
     return colours.get(str(expression), str(expression))

@@ -87,7 +87,7 @@ def read_file(path: Path) -> Form:
         PddlError: the file is missing, not UTF-8, or not one S-expression; names file and line.
     """
     try:
-        return read_expression(path.read_text(encoding="utf-8"))
+        return read_expression(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise PddlError("no such file", source=str(path)) from None
     except UnicodeDecodeError as error:

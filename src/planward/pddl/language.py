@@ -85,12 +85,12 @@ def load_domain(path: Path) -> Domain:
         PddlError: unusable PDDL (file and line in the message).
         Unsupported: sound PDDL that only VAL can judge.
     """
-    return _with_source(path, lambda: _parsed_domain(path.read_text(encoding="utf-8")), read_file)
+    return _with_source(path, lambda: _parsed_domain(path.read_text(encoding="utf-8-sig")), read_file)
 
 
 def load_problem(path: Path, domain: Domain) -> Problem:
     """Parse a problem file against its domain; raises as `load_domain` does."""
-    return _with_source(path, lambda: parse_problem(path.read_text(encoding="utf-8"), domain), read_file)
+    return _with_source(path, lambda: parse_problem(path.read_text(encoding="utf-8-sig"), domain), read_file)
 
 
 def _with_source(path: Path, parse: Callable[[], T], read: Callable[[Path], Form]) -> T:
@@ -159,10 +159,18 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     goal: tuple[Literal, ...] | None = None
     constraints: Form | None = None
     sections = list(_sections(form))
+    heads = [section.head for section in sections]
+    if ":domain" not in heads:
+        raise PddlError("the problem names no :domain", form.line)
+    for head in (":goal", ":init"):
+        if heads.count(head) > 1:
+            raise PddlError(f"the problem has two {head} sections", form.line)
     for section in sections:
         if section.head == ":objects":
             for symbol, kinds in _typed_list(section[1:]):
                 _check_types(domain, kinds, symbol.line)
+                if symbol in objects:
+                    raise PddlError(f"object {symbol!r} is declared twice", symbol.line)
                 objects[symbol] = kinds
     for section in sections:
         match section.head:
@@ -293,6 +301,8 @@ def _atom(form: Form, domain: Domain, names: dict[str, Types], equality: bool = 
     if not all(isinstance(part, Symbol) for part in form) or not form:
         if form.head == "=":
             raise Unsupported("a numeric condition is not supported in-process", form.line)
+        if form.head == "at" and len(form) == 3 and isinstance(form[2], Form):
+            raise Unsupported("a timed initial literal is not supported in-process", form.line)
         raise PddlError("expected (predicate argument ...)", form.line)
     predicate, *arguments = map(str, form)
     if predicate == "=" and equality:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from planward.records import Record
@@ -11,6 +12,15 @@ from planward.tasks.base import Messages, Task
 
 class PromptTooLong(ValueError):
     """A problem does not fit into the prompt even without a worked example."""
+
+
+def drawn_shots(problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
+    """Return up to `count` other problems of the same domain from `pool`.
+
+    `seed` and the problem's id decide which; a smaller count draws the first of a larger one's.
+    """
+    others = [record for record in pool if record.domain == problem.domain and record.id != problem.id]
+    return Random(f"{seed}:{problem.id}").sample(others, len(others))[:count]
 
 
 def fit(

@@ -5,6 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+from accelerate import PartialState
+
+
+def training_state() -> PartialState:
+    """The processes that train together.
+
+    Raises:
+        ValueError: one process sees several GPUs; the trainer would spread each batch over them, and a
+            batch would then not be what params.yaml says.
+    """
+    state = PartialState(cpu=not torch.cuda.is_available())
+    if state.num_processes == 1 and torch.cuda.device_count() > 1:
+        raise ValueError(
+            f"{torch.cuda.device_count()} GPUs are visible to one process: start one process a GPU with "
+            "`accelerate launch`, or set CUDA_VISIBLE_DEVICES=0"
+        )
+    return state
+
 
 @dataclass(frozen=True)
 class Batching:

@@ -10,7 +10,7 @@ from accelerate import PartialState
 
 from planward.records import Record
 from planward.tasks.base import Messages, Task
-from planward.tasks.fitting import encode, fit
+from planward.tasks.fitting import drawn_shots, encode, fit
 
 NAMED = 5  # problems that an error message lists
 
@@ -20,13 +20,9 @@ class WrongReferences(ValueError):
 
 
 def draw_shots(problem: Record, records: Sequence[Record], least: int, most: int, seed: str) -> list[Record]:
-    """Return between `least` and `most` other problems of the same domain, fewer where there are fewer.
-
-    `seed` and the problem's id decide how many and which.
-    """
-    others = [record for record in records if record.domain == problem.domain and record.id != problem.id]
-    random = Random(f"{seed}:{problem.id}")
-    return random.sample(others, min(random.randint(least, most), len(others)))
+    """Return between `least` and `most` drawn shots, fewer where the domain has fewer other problems."""
+    count = Random(f"{seed}:{problem.id}:count").randint(least, most)
+    return drawn_shots(problem, records, count, seed)
 
 
 def fitted_prompt(

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
@@ -24,7 +23,7 @@ from planward.params import Params
 from planward.records import Record
 from planward.tasks.base import Task
 from planward.training import models
-from planward.training.batching import Batching
+from planward.training.batching import Batching, training_state
 from planward.training.checkpoints import ROOT, Journal, Keeper, fingerprint, resume
 from planward.training.curves import Curves, show_progress
 from planward.training.examples import check_references, draw_shots, fitted_prompt
@@ -80,7 +79,7 @@ def train(
         WrongReferences: a reference answer is not worth 1.
         VerifierError, Disagreement, ScheduleViolated: see `rollouts`.
     """
-    state = PartialState(cpu=not torch.cuda.is_available())
+    state = training_state()
     rows = _checked(schedule, records, params)
     domains = len({row["domain"] for row in rows})
     batching = Batching.of(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer
@@ -18,7 +17,7 @@ from planward.params import Params
 from planward.records import Record
 from planward.tasks.base import Task
 from planward.training import models
-from planward.training.batching import Batching
+from planward.training.batching import Batching, training_state
 from planward.training.checkpoints import ROOT, Keeper, fingerprint, resume
 from planward.training.curves import Curves, show_progress
 from planward.training.examples import answer_ids, check_references, draw_shots, fitted_prompt
@@ -59,7 +58,7 @@ def train(
         PromptTooLong: a problem does not fit.
         WrongReferences: a reference answer is not worth 1.
     """
-    state = PartialState(cpu=not torch.cuda.is_available())
+    state = training_state()
     batching = Batching.of("sft.batch_size", params.sft.batch_size, 1, params.sft.micro_batch_size, state.num_processes)
     check_references(task, records)
 

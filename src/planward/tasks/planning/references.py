@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from math import prod
 from pathlib import Path
 
 from planward.params import Problems
 from planward.pddl.grounding import ground_problem
-from planward.pddl.language import load_domain, load_problem
+from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.search import SearchLimit, Unsolvable, shortest_plan
 from planward.records import VerifierError
 
@@ -25,7 +26,19 @@ def reference_plan(domain: Path, problem: Path, params: Problems) -> list[str]:
     """
     if params.planner == "fast-downward":
         return fast_downward_plan(domain, problem, params.planner_timeout)
-    return shortest_plan(ground_problem(load_problem(problem, load_domain(domain))), params.max_states)
+    parsed = load_problem(problem, load_domain(domain))
+    if (ways := _instantiations(parsed)) > params.max_states:
+        raise SearchLimit(f"its actions can be instantiated in up to {ways} ways, more than max_states")
+    return shortest_plan(ground_problem(parsed), params.max_states)
+
+
+def _instantiations(problem: Problem) -> int:
+    """Ground actions by type alone: an upper bound, found without grounding."""
+    domain = problem.domain
+    return sum(
+        prod(sum(domain.is_a(kinds, wanted) for kinds in problem.objects.values()) for _, wanted in action.parameters)
+        for action in domain.actions.values()
+    )
 
 
 def fast_downward_plan(domain: Path, problem: Path, timeout: float) -> list[str]:

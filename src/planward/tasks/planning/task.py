@@ -19,6 +19,9 @@ from planward.tasks.planning.prompt import compact_prompt, full_prompt
 from planward.tasks.planning.reward import reward
 
 
+LONG = 200  # plans; VAL takes seconds for more, which deserve a progress bar
+
+
 class PlanningTask:
     """Implements `planward.tasks.base.Task` for problems whose PDDL files lie under `root`."""
 
@@ -60,7 +63,8 @@ class PlanningTask:
             if plan is not None
         ]
         limits = self.params.val
-        outcomes = iter(val.validate_many(jobs, timeout=limits.timeout, workers=limits.workers))
+        caption = "VAL" if len(jobs) > LONG else None
+        outcomes = iter(val.validate_many(jobs, limits.timeout, limits.workers, caption))
         return [_prose() if plan is None else _verdict(next(outcomes), plan) for plan in plans]
 
     def _parsed(self, record: Record) -> Problem:
