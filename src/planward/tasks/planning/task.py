@@ -18,7 +18,6 @@ from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.prompt import compact_prompt, full_prompt
 from planward.tasks.planning.reward import reward
 
-
 LONG = 200  # plans; VAL takes seconds for more, which deserve a progress bar
 
 
