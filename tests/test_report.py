@@ -234,7 +234,7 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     assert "60.0 points more than base" in html
     assert "statistically tied with SFT" in html
     assert "<strong>90.0 [69.9, 97.2]</strong>" in html
-    errors = html[html.index("Unexplained errors") : html.index('id="results"')]
+    errors = html[html.index("Look at these first") : html.index('id="results"')]
     assert "<strong>1</strong>: input lines set apart: bad JSON" in errors
     assert "unmatched_names = 1" in errors
     assert "sft-200.jsonl" in errors
@@ -293,7 +293,7 @@ def test_missing_optional_inputs_are_said(tree: Path, params: Params) -> None:
         assert f"No {what}: " in html
     assert "there is no dvc.lock yet" in html
     assert "not run from a Git checkout" in html
-    assert "Unexplained errors" not in html
+    assert "Look at these first" not in html
 
 
 def test_base_alone_makes_a_page(tree: Path, params: Params) -> None:
