@@ -12,6 +12,10 @@ import pytest
 from planward.params import Params, load_params
 
 ROOT = Path(__file__).parent.parent
+SIZES = {
+    name: tuple(size for size in sizes if size != "count")
+    for name, sizes in load_params(ROOT / "params.yaml").problems.generated.items()
+}
 
 
 def laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

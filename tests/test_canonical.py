@@ -11,19 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from conftest import SIZES
 from planward.params import Params, ParamsError
 from planward.pddl.canonical import canonical_hash, fraction
 from planward.pddl.generators import GENERATORS, generated_domain, generated_problem, problem_text
 from planward.pddl.language import Atom, Literal, Problem, parse_domain, parse_problem
 from planward.stages.problems import distinct_instances
 
-SIZES = {
-    "blocksworld": ("blocks",),
-    "ferry": ("locations", "cars"),
-    "grippers": ("robots", "rooms", "objects"),
-    "spanner": ("spanners", "nuts", "locations"),
-    "delivery": ("width", "height", "packages"),
-}
 HARBOUR = """
 (define (domain harbour) (:requirements :typing) (:types ship port) (:constants home away - port)
   (:predicates (at ?s - ship ?p - port) (near ?a ?b - port))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from conftest import SIZES
 from planward.curriculum.difficulty import difficulty_score
 from planward.params import Params
 from planward.pddl.expressions import PddlError, Unsupported
@@ -31,13 +32,6 @@ from planward.pddl.simulation import check_plan
 from planward.pddl.walks import loop_free_walk
 from planward.records import Label
 
-SIZES = {
-    "blocksworld": ("blocks",),
-    "ferry": ("locations", "cars"),
-    "grippers": ("robots", "rooms", "objects"),
-    "spanner": ("spanners", "nuts", "locations"),
-    "delivery": ("width", "height", "packages"),
-}
 LOGISTICS = """
 (define (domain logistics)
   (:requirements :strips :typing :equality :negative-preconditions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
@@ -53,8 +53,7 @@ class Problems(Strict):
 
     def count(self, domain: str) -> int:
         """How many problems of a domain to generate."""
-        count = self.generated[domain]["count"]
-        return count if isinstance(count, int) else count[1]
+        return cast(int, self.generated[domain]["count"])  # `counts_and_ranges` has seen to it
 
 
 class Split(Strict):
