@@ -27,6 +27,12 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, small: Small) -> tuple[Pa
     folder = tmp_path_factory.mktemp("evaluate")
     params = small(
         dataset_sizes=[8],
+        problems={
+            "generated": {
+                "blocksworld": {"count": 18, "blocks": [3, 4]},
+                "ferry": {"count": 18, "locations": [3, 4], "cars": [1, 2]},
+            }
+        },
         prompt={"max_tokens": 400, "max_completion_tokens": 8},
         evaluate={"shots": [0, 1, 3], "batch_size": 16},
         model={"path": str(ROOT / "models/base")},

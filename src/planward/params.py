@@ -38,6 +38,8 @@ class Problems(Strict):
     max_states: int = Field(gt=0)
     planner_timeout: float = Field(gt=0)
     base_share: float = Field(ge=0, lt=1)
+    constraints: Literal["none", "safety"]
+    constrained_share: float = Field(ge=0, le=1)
     generated: dict[str, dict[str, int | Range]]
 
     @field_validator("generated")
@@ -194,6 +196,7 @@ class Base(Strict):
     sequence_length: int = Field(gt=0)
     walk_share: float = Field(ge=0, le=1)
     walk_length: Range
+    constrained_share: float = Field(ge=0, le=1)
     learning_rate: float = Field(gt=0)
     warmup_ratio: float = Field(ge=0, le=1)
     adam_beta2: float = Field(gt=0, lt=1)

@@ -72,7 +72,10 @@ class Meta(BaseModel):
 
 
 class Record(BaseModel):
-    """One line of a problem file. `id` is given by the split; `score` and `bucket` by the score stage."""
+    """One line of a problem file.
+
+    `id` and `constrained` (it has safety constraints) are given by the split, `score` and `bucket` by the score stage.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -81,6 +84,7 @@ class Record(BaseModel):
     class_label: str | None = None
     meta: Meta
     id: str = ""
+    constrained: bool = False
     score: float | None = None
     bucket: str | None = None
 
@@ -98,6 +102,7 @@ class Prediction(BaseModel):
     domain: str
     bucket: str
     score: float
+    constrained: bool = False  # the problem has safety constraints
     method: str  # base | sft | grpo
     dataset_size: int  # 0 for base
     seed: int

@@ -63,6 +63,7 @@ def predictions(
                 domain=problem.domain,
                 bucket=problem.bucket or "easy",
                 score=problem.score or 0.0,
+                constrained=problem.constrained,
                 method=method,
                 dataset_size=size,
                 seed=params.seed,

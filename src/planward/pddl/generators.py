@@ -13,17 +13,21 @@ from importlib import resources
 from itertools import pairwise
 from random import Random
 
-from planward.pddl.language import Atom, Domain, Literal, Problem, Types, parse_domain
+from planward.pddl.expressions import read_expression
+from planward.pddl.formulas import Literal
+from planward.pddl.language import Domain, Problem, parse_domain, problem_of
+from planward.pddl.signature import Atom, Types
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A drawn problem: objects with their types, start facts and goal facts."""
+    """A drawn problem: objects with their types, start facts, goal facts and constraints as PDDL."""
 
     name: str
     objects: dict[str, Types]
     init: tuple[Atom, ...]
     goal: tuple[Atom, ...]
+    constraints: tuple[str, ...] = ()
 
 
 Sizes = Mapping[str, int]
@@ -134,7 +138,9 @@ GOAL_FACTS = {
 def generated_problem(domain: str, instance: Instance) -> Problem:
     """The instance as a problem, without going through text."""
     goal = tuple(Literal(atom) for atom in instance.goal)
-    return Problem(instance.name, generated_domain(domain), instance.objects, frozenset(instance.init), goal)
+    constraints = [read_expression(text) for text in instance.constraints]
+    init = frozenset(instance.init)
+    return problem_of(instance.name, generated_domain(domain), instance.objects, init, goal, constraints)
 
 
 def problem_text(domain: str, instance: Instance) -> str:
@@ -145,9 +151,14 @@ def problem_text(domain: str, instance: Instance) -> str:
     objects = "\n    ".join(
         " ".join(names) + ("" if kinds == ("object",) else f" - {kinds[0]}") for kinds, names in by_type.items()
     )
+    constraints = "\n    ".join(instance.constraints)
     return (
-        f"(define (problem {instance.name})\n  (:domain {domain})\n  (:objects\n    {objects})\n"
-        f"  (:init\n    {_facts(instance.init)})\n  (:goal (and\n    {_facts(instance.goal)})))\n"
+        f"(define (problem {instance.name})\n  (:domain {domain})\n"
+        + ("  (:requirements :constraints)\n" if constraints else "")
+        + f"  (:objects\n    {objects})\n"
+        f"  (:init\n    {_facts(instance.init)})\n  (:goal (and\n    {_facts(instance.goal)}))"
+        + (f"\n  (:constraints (and\n    {constraints}))" if constraints else "")
+        + ")\n"
     )
 
 

@@ -1,81 +1,93 @@
-"""Domains and problems: STRIPS with typing, constants, equality and negative preconditions."""
+"""Domains and problems: the language that the in-process checker judges.
+
+STRIPS, typing, constants, equality, negative and disjunctive preconditions, quantifiers, conditional effects, action
+costs and PDDL3 constraints. Whatever else is met raises `Unsupported`, by name: VAL judges that.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from planward.pddl.constraints import Constraint, read_constraints
 from planward.pddl.expressions import Expression, Form, PddlError, Symbol, Unsupported, read_expression, read_file
+from planward.pddl.formulas import TRUTH, And, Formula, conjuncts, read_formula
+from planward.pddl.signature import (
+    Atom,
+    Scope,
+    Signature,
+    Types,
+    Variables,
+    read_atom,
+    read_term,
+    read_typed_list,
+    read_variables,
+)
 
-Atom = tuple[str, ...]  # predicate, then arguments: objects, constants or ?variables
-Types = tuple[str, ...]  # one type, or the alternatives of an `either`
 T = TypeVar("T")
 
-UNSUPPORTED_REQUIREMENTS = {":durative-actions", ":derived-predicates", ":preferences", ":timed-initial-literals"}
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+ONLY_VAL = {":durative-actions", ":derived-predicates", ":preferences", ":timed-initial-literals"}
 
 
 @dataclass(frozen=True)
-class Literal:
-    atom: Atom
-    positive: bool = True
+class Effect:
+    """What an action changes where `condition` holds, for every binding of `variables`.
+
+    `costs` are the function terms whose values are added to the total cost: they must have one.
+    """
+
+    adds: tuple[Atom, ...] = ()
+    deletes: tuple[Atom, ...] = ()
+    costs: tuple[Atom, ...] = ()
+    condition: Formula = TRUTH
+    variables: Variables = ()
 
 
 @dataclass(frozen=True)
 class Action:
     name: str
-    parameters: tuple[tuple[str, Types], ...]
-    preconditions: tuple[Literal, ...]
-    adds: tuple[Atom, ...]
-    deletes: tuple[Atom, ...]
+    parameters: Variables
+    precondition: Formula
+    effects: tuple[Effect, ...]
 
 
 @dataclass(frozen=True)
 class Domain:
     name: str
-    supertypes: dict[str, Types]  # the direct parents of each type
+    signature: Signature
     constants: dict[str, Types]
-    predicates: dict[str, tuple[Types, ...]]
     actions: dict[str, Action]
-
-    def is_a(self, types: Types, wanted: Types) -> bool:
-        """Whether an object declared with `types` may stand where `wanted` is asked for."""
-        return any(self._ancestors(kind) & set(wanted) for kind in types)
-
-    def _ancestors(self, kind: str) -> set[str]:
-        found, frontier = {kind, "object"}, [kind]
-        while frontier:
-            for parent in self.supertypes.get(frontier.pop(), ()):
-                if parent not in found:
-                    found.add(parent)
-                    frontier.append(parent)
-        return found
+    constraints: tuple[Form, ...] = ()  # `:constraints` of the domain file, each binding every problem
 
     @property
-    def fluents(self) -> set[str]:
+    def typed(self) -> bool:
+        return bool(self.signature.supertypes)
+
+    @cached_property
+    def fluents(self) -> frozenset[str]:
         """Predicates that some action changes."""
-        return {atom[0] for action in self.actions.values() for atom in (*action.adds, *action.deletes)}
+        effects = [effect for action in self.actions.values() for effect in action.effects]
+        return frozenset(atom[0] for effect in effects for atom in (*effect.adds, *effect.deletes))
 
 
 @dataclass(frozen=True)
 class Problem:
+    """`constraints` are those of `constraint_forms`, which are as written, one a part of the outermost `and`."""
+
     name: str
     domain: Domain
     objects: dict[str, Types]  # the domain's constants included
     init: frozenset[Atom]
-    goal: tuple[Literal, ...]
-    constraints: Form | None = field(default=None, compare=False)
-
-    def satisfied_goals(self, state: frozenset[Atom] | set[Atom]) -> int:
-        return sum(_holds(literal, state) for literal in self.goal)
-
-
-def _holds(literal: Literal, state: frozenset[Atom] | set[Atom]) -> bool:
-    predicate, *arguments = literal.atom
-    holds = arguments[0] == arguments[1] if predicate == "=" else literal.atom in state
-    return holds == literal.positive
+    goal: tuple[Formula, ...]  # conjuncts as written
+    constraints: tuple[Constraint, ...] = ()
+    constraint_forms: tuple[Form, ...] = ()
+    costs: frozenset[Atom] = frozenset()  # function terms that have a value
 
 
 def load_domain(path: Path) -> Domain:
@@ -85,19 +97,19 @@ def load_domain(path: Path) -> Domain:
         PddlError: unusable PDDL (file and line in the message).
         Unsupported: sound PDDL that only VAL can judge.
     """
-    return _with_source(path, lambda: _parsed_domain(path.read_text(encoding="utf-8-sig")), read_file)
+    return _with_source(path, lambda: _parsed_domain(path.read_text(encoding="utf-8-sig")))
 
 
 def load_problem(path: Path, domain: Domain) -> Problem:
     """Parse a problem file against its domain; raises as `load_domain` does."""
-    return _with_source(path, lambda: parse_problem(path.read_text(encoding="utf-8-sig"), domain), read_file)
+    return _with_source(path, lambda: parse_problem(path.read_text(encoding="utf-8-sig"), domain))
 
 
-def _with_source(path: Path, parse: Callable[[], T], read: Callable[[Path], Form]) -> T:
+def _with_source(path: Path, parse: Callable[[], T]) -> T:
     try:
         return parse()
     except (OSError, UnicodeDecodeError):
-        read(path)  # says it well
+        read_file(path)  # says it well
         raise
     except PddlError as error:
         raise type(error)(error.message, error.line, str(path)) from None
@@ -112,42 +124,48 @@ def parse_domain(text: str) -> Domain:
     """Parse the text of a domain; raises PddlError or Unsupported with the line."""
     form = read_expression(text)
     name = _definition_name(form, "domain")
-    supertypes: dict[str, Types] = {}
-    constants: dict[str, Types] = {}
-    predicates: dict[str, tuple[Types, ...]] = {}
+    signature, constants = Signature({}, {}, {}), dict[str, Types]()
     actions: dict[str, Action] = {}
+    constraints: list[Form] = []
     sections = list(_sections(form))
     for section in sections:
         match section.head:
             case ":requirements":
                 for requirement in section[1:]:
-                    if requirement in UNSUPPORTED_REQUIREMENTS:
+                    if requirement in ONLY_VAL:
                         raise Unsupported(f"{requirement} is not supported in-process", section.line)
             case ":types":
-                supertypes = dict(_typed_list(section[1:]))
+                signature.supertypes.update(read_typed_list(section[1:]))
             case ":constants":
-                constants = dict(_typed_list(section[1:]))
+                constants = dict(read_typed_list(section[1:]))
             case ":predicates":
                 for declaration in section[1:]:
                     if not isinstance(declaration, Form) or not declaration.head:
                         raise PddlError("expected (predicate ?argument ...)", section.line)
-                    predicates[declaration.head] = tuple(t for _, t in _typed_list(declaration[1:]))
-            case ":functions" | ":action":
+                    arguments = read_typed_list(declaration[1:])
+                    signature.predicates[declaration.head] = tuple(kinds for _, kinds in arguments)
+            case ":constraints":
+                constraints += _constraint_forms(section)
+            case ":functions":
+                signature.functions.update(_functions(section))
+            case ":action":
                 pass
-            case ":durative-action" | ":derived" | ":constraints" | ":process" | ":event":
+            case ":durative-action" | ":derived" | ":process" | ":event":
                 raise Unsupported(f"{section.head} is not supported in-process", section.line)
             case other:
                 raise PddlError(f"unknown section {other or '(empty)'!r} in a domain", section.line)
-    domain = Domain(name, supertypes, constants, predicates, actions)
-    for kinds in (*constants.values(), *(k for p in predicates.values() for k in p)):
-        _check_types(domain, kinds, form.line)
+    declared = (*signature.predicates.values(), *signature.functions.values())
+    for kinds in (*constants.values(), *(kinds for arguments in declared for kinds in arguments)):
+        signature.check_types(kinds, form.line)
     for section in sections:
         if section.head == ":action":
-            action = _action(section, domain)
+            action = _action(section, Scope(signature, constants))
             if action.name in actions:
                 raise PddlError(f"action {action.name!r} is defined twice", section.line)
             actions[action.name] = action
-    return domain
+    for constraint in constraints:
+        list(read_constraints(constraint, Scope(signature, constants)))
+    return Domain(name, signature, constants, actions, tuple(constraints))
 
 
 def parse_problem(text: str, domain: Domain) -> Problem:
@@ -156,8 +174,9 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     name = _definition_name(form, "problem")
     objects = dict(domain.constants)
     init: set[Atom] = set()
-    goal: tuple[Literal, ...] | None = None
-    constraints: Form | None = None
+    costs: set[Atom] = set()
+    goal: tuple[Formula, ...] | None = None
+    constraints = list(domain.constraints)
     sections = list(_sections(form))
     heads = [section.head for section in sections]
     if ":domain" not in heads:
@@ -167,11 +186,12 @@ def parse_problem(text: str, domain: Domain) -> Problem:
             raise PddlError(f"the problem has two {head} sections", form.line)
     for section in sections:
         if section.head == ":objects":
-            for symbol, kinds in _typed_list(section[1:]):
-                _check_types(domain, kinds, symbol.line)
+            for symbol, kinds in read_typed_list(section[1:]):
+                domain.signature.check_types(kinds, symbol.line)
                 if symbol in objects:
                     raise PddlError(f"object {symbol!r} is declared twice", symbol.line)
-                objects[symbol] = kinds
+                objects[str(symbol)] = kinds
+    scope = Scope(domain.signature, objects)
     for section in sections:
         match section.head:
             case ":domain":
@@ -182,26 +202,57 @@ def parse_problem(text: str, domain: Domain) -> Problem:
                 for fact in section[1:]:
                     if not isinstance(fact, Form):
                         raise PddlError(f"expected a fact but found {fact!r}", section.line)
-                    if fact.head == "=":  # the start value of a cost
-                        continue
-                    if fact.head == "not":
-                        continue  # what is not stated is false anyway
-                    init.add(_atom(fact, domain, objects))
+                    if fact.head == "=":
+                        costs.add(_cost(fact, scope))
+                    elif fact.head != "not":  # what is not stated is false anyway
+                        init.add(read_atom(fact, scope))
             case ":goal":
                 if len(section) != 2:
                     raise PddlError("the goal must be one formula", section.line)
-                goal = tuple(_conjunction(section[1], domain, objects))
+                goal = tuple(read_formula(part, scope) for part in conjuncts(section[1]))
                 if not goal:
                     raise PddlError("the goal is empty: nothing to plan for", section.line)
             case ":constraints":
-                constraints = section
+                constraints += _constraint_forms(section)
             case ":objects" | ":requirements" | ":metric":
                 pass
             case other:
                 raise PddlError(f"unknown section {other or '(empty)'!r} in a problem", section.line)
     if goal is None:
         raise PddlError("the problem has no :goal", form.line)
-    return Problem(name, domain, objects, frozenset(init), goal, constraints)
+    return problem_of(name, domain, objects, frozenset(init), goal, constraints, frozenset(costs))
+
+
+def problem_of(
+    name: str,
+    domain: Domain,
+    objects: dict[str, Types],
+    init: frozenset[Atom],
+    goal: tuple[Formula, ...],
+    constraints: list[Form],
+    costs: frozenset[Atom] = frozenset(),
+) -> Problem:
+    """A problem from its parts; raises PddlError or Unsupported where a constraint cannot be read."""
+    scope = Scope(domain.signature, objects)
+    read = tuple(constraint for form in constraints for constraint in read_constraints(form, scope))
+    return Problem(name, domain, objects, init, goal, read, tuple(constraints), costs)
+
+
+def _functions(section: Form) -> Iterator[tuple[str, tuple[Types, ...]]]:
+    """The declared functions; their own type, if one is named, is `number`."""
+    for declaration in section[1:]:
+        if isinstance(declaration, Form) and declaration.head:
+            yield declaration.head, tuple(kinds for _, kinds in read_typed_list(declaration[1:]))
+        elif declaration not in ("-", "number"):
+            raise PddlError("expected (function ?argument ...)", section.line)
+
+
+def _cost(fact: Form, scope: Scope) -> Atom:
+    """`(= (function object ...) number)`: the function term."""
+    match fact:
+        case [_, Form() as term, Symbol() as value] if NUMBER.fullmatch(value):
+            return read_term(term, scope)
+    raise PddlError("expected (= (function object ...) number)", fact.line)
 
 
 def _definition_name(form: Form, kind: str) -> str:
@@ -218,35 +269,16 @@ def _sections(form: Form) -> Iterator[Form]:
         yield section
 
 
-def _typed_list(items: list[Expression]) -> Iterator[tuple[Symbol, Types]]:
-    """`a b - t c - (either u v) d`: names with their types; without a type, `object`."""
-    pending: list[Symbol] = []
-    rest = iter(items)
-    for item in rest:
-        if isinstance(item, Form):
-            raise PddlError("expected a name in a typed list but found a list", item.line)
-        if item != "-":
-            pending.append(item)
-            continue
-        kind = next(rest, None)
-        if kind is None or not pending:
-            raise PddlError("a '-' in a typed list needs names before it and a type after it", item.line)
-        if isinstance(kind, Form) and kind.head != "either":
-            raise PddlError("a type is a name or (either ...)", kind.line)
-        kinds = tuple(map(str, kind[1:])) if isinstance(kind, Form) else (str(kind),)
-        yield from ((name, kinds) for name in pending)
-        pending = []
-    yield from ((name, ("object",)) for name in pending)
+def _constraint_forms(section: Form) -> Iterator[Form]:
+    if len(section) != 2:
+        raise PddlError("the constraints must be one formula", section.line)
+    for part in conjuncts(section[1]):
+        if not isinstance(part, Form):
+            raise PddlError(f"expected a constraint but found {part!r}", section.line)
+        yield part
 
 
-def _check_types(domain: Domain, kinds: Types, line: int) -> None:
-    known = {"object", *domain.supertypes, *(parent for parents in domain.supertypes.values() for parent in parents)}
-    for kind in kinds:
-        if kind not in known:
-            raise PddlError(f"unknown type {kind!r}", line)
-
-
-def _action(form: Form, domain: Domain) -> Action:
+def _action(form: Form, scope: Scope) -> Action:
     if len(form) < 2 or not isinstance(form[1], Symbol) or len(form) % 2:
         raise PddlError("expected (:action NAME :parameters (...) :precondition ... :effect ...)", form.line)
     parts: dict[str, Expression] = {}
@@ -254,70 +286,66 @@ def _action(form: Form, domain: Domain) -> Action:
         if keyword not in (":parameters", ":precondition", ":effect"):
             raise PddlError(f"unknown part {keyword!r} of action {form[1]!r}", form.line)
         parts[str(keyword)] = value
-    parameters = parts.get(":parameters", Form(form.line))
-    if not isinstance(parameters, Form):
-        raise PddlError(":parameters must be a list", parameters.line)
-    scope = dict(_typed_list(parameters))
-    for kinds in scope.values():
-        _check_types(domain, kinds, form.line)
-    names = domain.constants | scope
-    effects = list(_conjunction(parts[":effect"], domain, names, effect=True)) if ":effect" in parts else []
+    parameters = read_variables(parts.get(":parameters", Form(form.line)), scope.signature)
+    scope = scope.widened(parameters)
     return Action(
         name=str(form[1]),
-        parameters=tuple((str(name), kinds) for name, kinds in scope.items()),
-        preconditions=tuple(_conjunction(parts[":precondition"], domain, names)) if ":precondition" in parts else (),
-        adds=tuple(literal.atom for literal in effects if literal.positive),
-        deletes=tuple(literal.atom for literal in effects if not literal.positive),
+        parameters=parameters,
+        precondition=read_formula(parts[":precondition"], scope) if ":precondition" in parts else TRUTH,
+        effects=_merged(_effects(parts[":effect"], scope)) if ":effect" in parts else (),
     )
 
 
-def _conjunction(form: Expression, domain: Domain, names: dict[str, Types], effect: bool = False) -> Iterator[Literal]:
-    """The literals of a conjunction, nested `and`s flattened; costs are passed over in effects."""
+def _effects(form: Expression, scope: Scope, condition: Formula = TRUTH, variables: Variables = ()) -> Iterator[Effect]:
+    """The literals of an effect, one by one, under the conditions and quantifiers that stand before them."""
     if not isinstance(form, Form):
-        raise PddlError(f"expected a formula but found {form!r}", form.line)
-    match form.head:
-        case "and":
+        raise PddlError(f"expected an effect but found {form!r}", form.line)
+    match form.head, len(form) - 1:
+        case "and", _:
             for part in form[1:]:
-                yield from _conjunction(part, domain, names, effect)
-        case "not":
-            if len(form) != 2 or not isinstance(form[1], Form):
-                raise PddlError("`not` takes one formula", form.line)
-            if form[1].head in ("and", "or", "not", "imply", "forall", "exists"):
-                raise Unsupported(f"`not` of `{form[1].head}` is not supported in-process", form.line)
-            yield Literal(_atom(form[1], domain, names, equality=not effect), positive=False)
-        case "or" | "imply" | "forall" | "exists" | "when" | "<" | ">" | "<=" | ">=" | "preference":
-            raise Unsupported(f"`{form.head}` is not supported in-process", form.line)
-        case "increase" if effect and len(form) == 3 and isinstance(form[1], Form) and form[1].head == "total-cost":
-            return
-        case "assign" | "increase" | "decrease" | "scale-up" | "scale-down" if effect:
+                yield from _effects(part, scope, condition, variables)
+        case "forall", 2:
+            more = read_variables(form[1], scope.signature)
+            yield from _effects(form[2], scope.widened(more), condition, (*variables, *more))
+        case "when", 2:
+            also = read_formula(form[1], scope)
+            both = also if condition == TRUTH else And((condition, also))
+            yield from _effects(form[2], scope, both, variables)
+        case "not", 1 if isinstance(form[1], Form):
+            yield Effect(deletes=(read_atom(form[1], scope),), condition=condition, variables=variables)
+        case "increase", 2 if isinstance(form[1], Form) and form[1] == ["total-cost"]:
+            read_term(form[1], scope)
+            match form[2]:
+                case Symbol() as number if NUMBER.fullmatch(number):
+                    return
+                case Form([Symbol() as name, *_]) as term if name not in ("+", "-", "*", "/", "total-cost"):
+                    yield Effect(costs=(read_term(term, scope),), condition=condition, variables=variables)
+                case _:
+                    raise Unsupported("arithmetic in an effect is not supported in-process", form.line)
+        case "assign" | "increase" | "decrease" | "scale-up" | "scale-down", _:
             raise Unsupported(f"numeric effect `{form.head}` is not supported in-process", form.line)
-        case "" if not form:
+        case "or" | "imply" | "exists" | "forall" | "when" | "not", _:
+            raise PddlError(f"`{form.head}` with {len(form) - 1} part(s) is no effect", form.line)
+        case "probabilistic", _:
+            raise Unsupported("`probabilistic` effects are not supported in-process", form.line)
+        case "", 0 | -1:
             return
         case _:
-            yield Literal(_atom(form, domain, names, equality=not effect))
+            yield Effect(adds=(read_atom(form, scope),), condition=condition, variables=variables)
 
 
-def _atom(form: Form, domain: Domain, names: dict[str, Types], equality: bool = False) -> Atom:
-    if not all(isinstance(part, Symbol) for part in form) or not form:
-        if form.head == "=":
-            raise Unsupported("a numeric condition is not supported in-process", form.line)
-        if form.head == "at" and len(form) == 3 and isinstance(form[2], Form):
-            raise Unsupported("a timed initial literal is not supported in-process", form.line)
-        raise PddlError("expected (predicate argument ...)", form.line)
-    predicate, *arguments = map(str, form)
-    if predicate == "=" and equality:
-        wanted: tuple[Types, ...] = (("object",), ("object",))
-    elif predicate in domain.predicates:
-        wanted = domain.predicates[predicate]
-    else:
-        raise PddlError(f"unknown predicate {predicate!r}", form.line)
-    if len(arguments) != len(wanted):
-        raise PddlError(f"{predicate!r} takes {len(wanted)} argument(s), not {len(arguments)}", form.line)
-    for argument, kinds in zip(arguments, wanted, strict=True):
-        if argument not in names:
-            raise PddlError(f"unknown object {argument!r} in ({' '.join(map(str, form))})", form.line)
-        if not domain.is_a(names[argument], kinds):
-            raise PddlError(
-                f"{argument!r} is a {'/'.join(names[argument])}, but {predicate!r} wants a {'/'.join(kinds)}", form.line
-            )
-    return (predicate, *arguments)
+def _merged(effects: Iterator[Effect]) -> tuple[Effect, ...]:
+    """Literals under one condition and quantifier together."""
+    groups: dict[tuple[Formula, Variables], list[Effect]] = defaultdict(list)
+    for effect in effects:
+        groups[effect.condition, effect.variables].append(effect)
+    return tuple(
+        Effect(
+            adds=tuple(atom for effect in group for atom in effect.adds),
+            deletes=tuple(atom for effect in group for atom in effect.deletes),
+            costs=tuple(term for effect in group for term in effect.costs),
+            condition=condition,
+            variables=variables,
+        )
+        for (condition, variables), group in groups.items()
+    )

@@ -1,77 +1,138 @@
-"""Judge a plan by running it: what VAL would say, in-process."""
+"""Judge plans by running them: what VAL would say, in-process."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
-from planward.pddl.expressions import Unsupported
-from planward.pddl.grounding import substitute
-from planward.pddl.language import Action, Literal, Problem
+from planward.pddl.conditions import NEVER
+from planward.pddl.formulas import And, Formula, text
+from planward.pddl.grounding import Binding, Grounding, Operator, ground_problem
+from planward.pddl.language import Action, Problem
+from planward.pddl.monitors import VIOLATED
 from planward.records import Label, Outcome
 
 STEP = re.compile(r"\(([A-Za-z_][\w-]*(?: [A-Za-z_][\w-]*)*)\)", re.ASCII)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A line of a plan, ground once for all plans over the same objects."""
+
+    operator: Operator
+    action: Action
+    binding: Binding
+    undeclared: str = ""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A line that makes its whole plan a format error."""
+
+    reason: str
+
+
+_KNOWN: WeakKeyDictionary[Grounding, dict[str, Step]] = WeakKeyDictionary()
+
+
+class PlanChecker:
+    """Judges plans for one problem; what plans have in common is worked out once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.ground = ground_problem(problem)
+        self._known = _KNOWN.setdefault(self.ground.grounding, {})
+
+    def check(self, plan: Sequence[str]) -> Outcome:
+        """The verdict on a plan of actions `(name object ...)`, as docs/reference/verdicts.md describes VAL's."""
+        total, size = len(self.ground.goals), len(plan)
+        steps = []
+        for number, line in enumerate(plan, 1):
+            step = self._step(line)
+            if isinstance(step, Misfit):
+                return Outcome(Label.FORMAT, size, None, None, total, f"{step.reason} on line {number}")
+            steps.append(step)
+        monitors = self.ground.monitors
+        after = self.ground.start
+        state = self.ground.init
+        for number, step in enumerate(steps, 1):
+            if state == VIOLATED:
+                break
+            if not step.operator.condition.holds(state):
+                return Outcome(Label.PRECONDITION, size, number, None, total, self._broken(step, state))
+            after = step.operator.apply(state)
+            state = monitors.observe(state, after)
+        else:
+            number = size + 1
+        if state == VIOLATED and number <= size:
+            step_at_fault = max(number - 1, 1)
+            return Outcome(Label.SAFETY, size, step_at_fault, None, total, f"violated: {monitors.blamed(after)}")
+        return self._ending(size, after, state)
+
+    def _ending(self, size: int, after: int, state: int) -> Outcome:
+        """The verdict on a plan that ran to its end: the goal first, then the constraints."""
+        goals = self.ground.goals
+        satisfied = sum(goal.holds(after) for goal in goals)
+        if satisfied == len(goals) and state != VIOLATED and self.ground.monitors.final.holds(state):
+            return Outcome(Label.SUCCESS, size, None, satisfied, len(goals))
+        if size == 0:
+            return Outcome(Label.FORMAT, 0, None, None, len(goals), "empty plan")
+        if satisfied == len(goals):
+            said = self.ground.monitors.blamed(after if state == VIOLATED else state)
+            return Outcome(Label.SAFETY, size, size, satisfied, len(goals), f"violated: {said}")
+        missing = [text(goal) for goal, ground in zip(self.problem.goal, goals, strict=True) if not ground.holds(after)]
+        return Outcome(Label.GOAL, size, None, satisfied, len(goals), f"not reached: {' '.join(missing)}")
+
+    def _step(self, line: str) -> Step | Misfit:
+        step = self._known.get(line)
+        if step is None:
+            read = read_step(line, self.ground.grounding)
+            if isinstance(read, Misfit) or read.undeclared:  # endless in number, and quickly read again
+                return read
+            step = self._known[line] = read
+        return step
+
+    def _broken(self, step: Step, state: int) -> str:
+        """The first part of the precondition that does not hold."""
+        if step.undeclared:
+            return f"unknown object {step.undeclared!r}"
+        for part in _parts(step.action.precondition):
+            if not self.ground.grounding.condition(part, step.binding).holds(state):
+                return text(part, step.binding)
+        return text(step.action.precondition, step.binding)
+
+
 def check_plan(problem: Problem, plan: Sequence[str]) -> Outcome:
-    """The verdict on a plan of actions `(name object ...)`, as docs/reference/verdicts.md describes VAL's.
-
-    Raises:
-        Unsupported: the problem has trajectory constraints, which only VAL can judge.
-    """
-    if problem.constraints is not None:
-        raise Unsupported("`:constraints` are not supported in-process", problem.constraints.line)
-    total, size = len(problem.goal), len(plan)
-    steps = []
-    for number, line in enumerate(plan, 1):
-        match = STEP.fullmatch(line)
-        name, *arguments = match[1].lower().split() if match else [""]
-        action = problem.domain.actions.get(name)
-        fault = _misfit(problem, action, arguments) if action else f"unknown action {name or line!r}"
-        if action is None or fault:
-            return Outcome(Label.FORMAT, size, None, None, total, f"{fault} on line {number}")
-        steps.append((action, arguments))
-
-    state = set(problem.init)
-    for number, (action, arguments) in enumerate(steps, 1):
-        binding = dict(zip((name for name, _ in action.parameters), arguments, strict=True))
-        unknown = next((argument for argument in arguments if argument not in problem.objects), None)
-        broken = next((p for p in action.preconditions if not _holds(p, binding, state)), None)
-        if unknown or broken:
-            fault = f"unknown object {unknown!r}" if unknown else _text(broken, binding) if broken else ""
-            return Outcome(Label.PRECONDITION, size, number, None, total, fault)
-        state.difference_update(substitute(atom, binding) for atom in action.deletes)
-        state.update(substitute(atom, binding) for atom in action.adds)
-
-    satisfied = problem.satisfied_goals(state)
-    if satisfied == total:
-        return Outcome(Label.SUCCESS, size, None, satisfied, total)
-    if size == 0:
-        return Outcome(Label.FORMAT, 0, None, None, total, "empty plan")
-    missing = [_text(goal, {}) for goal in problem.goal if not _holds(goal, {}, state)]
-    return Outcome(Label.GOAL, size, None, satisfied, total, f"not reached: {' '.join(missing)}")
+    """The verdict on one plan; for several plans of a problem, keep a PlanChecker."""
+    return PlanChecker(problem).check(plan)
 
 
-def _misfit(problem: Problem, action: Action, arguments: list[str]) -> str:
-    """What makes the step unreadable to VAL: its arity always, its objects where the domain is typed."""
+def read_step(line: str, grounding: Grounding) -> Step | Misfit:
+    """What VAL reads in a line: its arity is checked always, its objects where the domain is typed."""
+    match = STEP.fullmatch(line)
+    name, *arguments = match[1].lower().split() if match else [""]
+    action = grounding.domain.actions.get(name)
+    if action is None:
+        return Misfit(f"unknown action {name or line!r}")
     if len(arguments) != len(action.parameters):
-        return f"{action.name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}"
-    if not problem.domain.supertypes:
-        return ""
+        return Misfit(f"{name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}")
+    binding = dict(zip((name for name, _ in action.parameters), arguments, strict=True))
     for argument, (_, wanted) in zip(arguments, action.parameters, strict=True):
-        kinds = problem.objects.get(argument)
+        kinds = grounding.objects.get(argument)
         if kinds is None:
-            return f"unknown object {argument!r}"
-        if not problem.domain.is_a(kinds, wanted):
-            return f"{argument!r} is a {'/'.join(kinds)}, but {action.name!r} wants a {'/'.join(wanted)}"
-    return ""
+            if grounding.domain.typed:
+                return Misfit(f"unknown object {argument!r}")
+            return Step(Operator(line, NEVER, 0, -1), action, binding, undeclared=argument)
+        if grounding.domain.typed and not grounding.domain.signature.is_a(kinds, wanted):
+            return Misfit(f"{argument!r} is a {'/'.join(kinds)}, but {name!r} wants a {'/'.join(wanted)}")
+    return Step(grounding.operator(action, binding), action, binding)
 
 
-def _holds(literal: Literal, binding: dict[str, str], state: set[tuple[str, ...]]) -> bool:
-    atom = substitute(literal.atom, binding)
-    return (atom[1] == atom[2] if atom[0] == "=" else atom in state) == literal.positive
-
-
-def _text(literal: Literal, binding: dict[str, str]) -> str:
-    atom = f"({' '.join(substitute(literal.atom, binding))})"
-    return atom if literal.positive else f"(not {atom})"
+def _parts(formula: Formula) -> Iterator[Formula]:
+    if isinstance(formula, And):
+        for part in formula.parts:
+            yield from _parts(part)
+    else:
+        yield formula

@@ -14,6 +14,7 @@ from planward.params import Params, ParamsError
 from planward.pddl.canonical import canonical_hash, fraction
 from planward.pddl.expressions import PddlError, Symbol, read_file
 from planward.pddl.generators import GENERATORS, Instance, domain_text, generated_problem, problem_text
+from planward.pddl.safety import constrained
 from planward.records import Meta, Record, replaced, write_jsonl, written
 from planward.tasks.planning.prompt import INSTRUCTION
 from planward.tasks.planning.references import reference_plan
@@ -80,14 +81,17 @@ def generated_records(params: Params) -> Iterator[Record]:
     """Write each domain's problems as PDDL and yield them with shortest plans."""
     for domain in params.problems.generated:
         folder = OUT / domain
-        with written(folder / "domain.pddl") as out:
-            out.write(domain_text(domain))
+        _write(folder / "domain.pddl", domain_text(domain))
         count = params.problems.count(domain)
+        rng = Random(f"{params.seed}:{domain}:constraints")
         for instance in tqdm(distinct_instances(params, domain), desc=domain, total=count, unit="problem"):
             file = folder / f"{instance.name}.pddl"
-            with written(file) as out:
-                out.write(problem_text(domain, instance))
+            _write(file, problem_text(domain, instance))
             plan = reference_plan(folder / "domain.pddl", file, params.problems)
+            wanted = params.problems.constraints == "safety" and rng.random() < params.problems.constrained_share
+            if wanted and (found := constrained(rng, domain, instance, plan, params.problems.max_states)):
+                instance, plan = found
+                _write(file, problem_text(domain, instance))
             meta = Meta(scenario=domain, domain_file=f"{domain}/domain.pddl", problem_file=f"{domain}/{file.name}")
             prompt = f"{INSTRUCTION}\n\nDomain:\n{domain_text(domain)}\nProblem:\n{problem_text(domain, instance)}"
             yield Record(prompt=prompt, response="\n".join(plan), meta=meta)
@@ -112,7 +116,7 @@ def distinct_instances(params: Params, domain: str) -> Iterator[Instance]:
             raise ParamsError(f"params.yaml: problems.generated.{domain}: missing size {missing}") from None
         problem = generated_problem(domain, instance)
         digest = canonical_hash(problem)
-        taken = digest in seen or problem.satisfied_goals(problem.init) == len(problem.goal)
+        taken = digest in seen or problem.init >= set(instance.goal)
         if taken or fraction(digest, "base") < params.problems.base_share:
             misses += 1
             if misses > 1000 + 100 * count:
@@ -123,3 +127,8 @@ def distinct_instances(params: Params, domain: str) -> Iterator[Instance]:
             continue
         seen.add(digest)
         yield instance
+
+
+def _write(file: Path, text: str) -> None:
+    with written(file) as out:
+        out.write(text)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from planward.params import Params
-from planward.pddl.canonical import canonical_hash, fraction
+from planward.pddl.canonical import canonical_hash, core_hash, fraction
 from planward.pddl.expressions import PddlError, Unsupported
 from planward.pddl.language import load_domain, load_problem
 from planward.pddl.search import SearchLimit, Unsolvable
@@ -42,6 +42,7 @@ class Tally:
 
     lines: Counter[str] = field(default_factory=Counter)
     sides: dict[str, Counter[str]] = field(default_factory=lambda: {side: Counter() for side in SIDES})
+    constrained: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     first_reason: dict[str, str] = field(default_factory=dict)
     judged: set[str] = field(default_factory=set)  # domain files that VAL is known to read, by content
@@ -64,7 +65,7 @@ def run(params: Params) -> None:
                 data = parsed_line(raw)
                 claimed = claimed_domain(data, domain)
                 domain = claimed if claimed in params.difficulty else ""
-                record = checked_record(data, claimed, params, task)
+                record, core = checked_record(data, claimed, params, task)
                 check_by_val(record, task, tally.judged)
                 if first := seen.place_of(record.id, f"{name}:{number}"):
                     raise BadLine(f"duplicate: a renaming of {first}")
@@ -75,8 +76,9 @@ def run(params: Params) -> None:
                 tally.reasons[str(reason).partition(":")[0]] += 1
                 tally.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
             else:
-                side = side_of(record.id, params)
+                side = side_of(core, params)
                 tally.sides[side][domain] += 1
+                tally.constrained[side] += record.constrained
                 sides[side].write(record.model_dump_json(exclude_none=True) + "\n")
             tally.lines[domain] += 1
         complain_of_empty_domains(tally)
@@ -108,8 +110,12 @@ def claimed_domain(data: dict[str, Any], default: str) -> str:
     return scenario.lower() if isinstance(scenario, str) and scenario else default
 
 
-def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task) -> Record:
-    """The line as a record whose files parse and whose reference plan works; raises BadLine."""
+def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task) -> tuple[Record, str]:
+    """The line as a record whose files parse and whose reference plan works, and its digest without constraints.
+
+    Raises:
+        BadLine: it is not such a line; says why.
+    """
     if isinstance(data.get("meta"), dict):
         data = {**data, "meta": {**data["meta"], "scenario": domain}}
     try:
@@ -130,7 +136,7 @@ def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task
     if domain not in params.difficulty:
         raise BadLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
     try:
-        digest = problem_digest(*paths)
+        identity = identified(*paths)
         if not record.response:
             record = record.model_copy(update={"response": "\n".join(reference_plan(*paths, params.problems))})
         verdict = task.verify(record, record.response or "")
@@ -146,7 +152,8 @@ def checked_record(data: dict[str, Any], domain: str, params: Params, task: Task
         raise BadLine(f"bad reference plan: {verdict.label}: {verdict.detail}")
     if not verdict.plan:
         raise BadLine("nothing to plan: the goal holds at the start")
-    return record.model_copy(update={"id": digest[:16]})
+    update = {"id": identity.digest[:16], "constrained": identity.constrained}
+    return record.model_copy(update=update), identity.core[:16]
 
 
 def check_by_val(record: Record, task: Task, judged: set[str]) -> None:
@@ -168,18 +175,29 @@ def _inside(error: Exception) -> str:
     return str(error).replace(f"{PROBLEMS}/", "")
 
 
-def problem_digest(domain_file: Path, problem_file: Path) -> str:
-    """The renaming-invariant hash; of the words themselves where the language is beyond the parser."""
+@dataclass(frozen=True)
+class Identity:
+    """What a problem is up to renaming: with its constraints and, for choosing its side, without them."""
+
+    digest: str
+    core: str
+    constrained: bool
+
+
+def identified(domain_file: Path, problem_file: Path) -> Identity:
+    """A problem's digests; of the words themselves where the language is beyond the parser."""
     try:
-        return canonical_hash(load_problem(problem_file, load_domain(domain_file)))
+        problem = load_problem(problem_file, load_domain(domain_file))
     except Unsupported:
         words = problem_file.read_text(encoding="utf-8").lower().split()
-        return hashlib.sha256(" ".join(words).encode()).hexdigest()
+        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
+        return Identity(digest, digest, "(:constraints" in words)
+    return Identity(canonical_hash(problem), core_hash(problem), bool(problem.constraints))
 
 
-def side_of(identity: str, params: Params) -> str:
-    """The side of a problem; depends on nothing but the problem and the shares."""
-    draw = fraction(identity, "split")
+def side_of(core: str, params: Params) -> str:
+    """The side of a problem: depends on nothing but the problem without its constraints, and the shares."""
+    draw = fraction(core, "split")
     if draw < params.split.test:
         return "test"
     return "validation" if draw < params.split.test + params.split.validation else "train"
@@ -225,6 +243,7 @@ def metrics(tally: Tally) -> dict[str, Any]:
     return {
         "lines": sum(tally.lines.values()),
         "kept": {side: sum(counts.values()) for side, counts in tally.sides.items()},
+        "constrained": {side: tally.constrained[side] for side in tally.sides},
         "kept_by_domain": {side: dict(counts) for side, counts in tally.sides.items()},
         "quarantined": sum(tally.reasons.values()),
         "quarantined_by_reason": dict(tally.reasons),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -14,17 +15,18 @@ from torch.utils.data import IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 
 from planward.params import Base, Range
-from planward.pddl.canonical import canonical_hash, fraction
+from planward.pddl import safety
+from planward.pddl.canonical import core_hash, fraction
 from planward.pddl.generators import GENERATORS, GOAL_FACTS, generated_domain, generated_problem
 from planward.pddl.grounding import ground_problem
-from planward.pddl.language import Literal, Problem
+from planward.pddl.language import Problem
 from planward.pddl.search import shortest_plan
 from planward.pddl.walks import loop_free_walk
 from planward.tasks.planning.prompt import END, compact_problem
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 IGNORED = -100  # a label that counts for no loss
-WORDS = ("objects", "init", "goal", "plan", "constraints", "not")
+WORDS = ("objects", "init", "goal", "plan", "constraints", *safety.WORDS, *safety.QUANTIFIED)
 
 
 def vocabulary(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -34,10 +36,11 @@ def vocabulary(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
         domain = generated_domain(name)
         problem = generated_problem(name, GENERATORS[name](Random(0), size))
         tokens |= set(problem.objects)
-        schemas = [(p, kinds) for p, kinds in domain.predicates.items()]
+        is_a = domain.signature.is_a
+        schemas = [(p, kinds) for p, kinds in domain.signature.predicates.items()]
         schemas += [(a.name, tuple(kinds for _, kinds in a.parameters)) for a in domain.actions.values()]
         for head, wanted in schemas:
-            candidates = [[o for o, kinds in problem.objects.items() if domain.is_a(kinds, kind)] for kind in wanted]
+            candidates = [[o for o, kinds in problem.objects.items() if is_a(kinds, kind)] for kind in wanted]
             tokens |= {f"({' '.join([head, *arguments])})" for arguments in product(*candidates)}
     return sorted(tokens)
 
@@ -63,21 +66,28 @@ def build_tokenizer(tokens: list[str], length: int) -> PreTrainedTokenizerFast:
 def training_example(rng: Random, params: Base, domain: str) -> tuple[Problem, list[str]]:
     """A solved problem from the base's share of the problem space."""
     while True:
-        sizes = drawn_sizes(rng, params.problems[domain])
-        problem = generated_problem(domain, GENERATORS[domain](rng, sizes))
-        if not problem.goal:
+        instance = GENERATORS[domain](rng, drawn_sizes(rng, params.problems[domain]))
+        if not instance.goal:
             continue
-        grounded = ground_problem(problem)
-        if rng.random() < params.walk_share:
+        grounded = ground_problem(generated_problem(domain, instance))
+        walk = rng.random() < params.walk_share
+        if walk:
             plan, end = loop_free_walk(rng, grounded, rng.randint(*params.walk_length))
             predicate, kind = GOAL_FACTS[domain]
             reached = (a for a in grounded.grounding.atoms(end) if a[0] == predicate)
-            goal = tuple(Literal(a) for a in reached if problem.objects[a[1]] == (kind,))
-            problem = Problem(problem.name, problem.domain, problem.objects, problem.init, goal)
-        else:
-            plan = [] if grounded.solved(grounded.init) else shortest_plan(grounded, max_states=10**6)
-        if plan and problem.goal and fraction(canonical_hash(problem), "base") < params.base_share:
+            instance = replace(instance, goal=tuple(a for a in reached if instance.objects[a[1]] == (kind,)))
+        elif not (plan := shortest_plan(grounded, max_states=10**6)):
+            continue
+        problem = generated_problem(domain, instance)
+        if not (plan and problem.goal and fraction(core_hash(problem), "base") < params.base_share):
+            continue
+        if rng.random() >= params.constrained_share:
             return problem, plan
+        if walk:
+            instance = safety.keeping(rng, domain, instance, plan)
+        elif found := safety.constrained(rng, domain, instance, plan, max_states=10**6):
+            instance, plan = found
+        return generated_problem(domain, instance), plan
 
 
 def drawn_sizes(rng: Random, ranges: Mapping[str, Range]) -> dict[str, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from planward.pddl.language import Literal, Problem
+from planward.pddl.formulas import text
+from planward.pddl.language import Problem
 from planward.tasks.base import Messages
 
 END = "<end>"  # closes a plan in the compact style; the tiny base's end-of-sequence token
@@ -25,10 +26,10 @@ def compact_problem(problem: Problem) -> str:
         problem.domain.name,
         " ".join(["objects", *problem.objects]),
         " ".join(["init", *(f"({' '.join(atom)})" for atom in sorted(problem.init))]),
-        " ".join(["goal", *sorted(map(_literal, problem.goal))]),
+        " ".join(["goal", *sorted(map(text, problem.goal))]),
     ]
-    if problem.constraints is not None:
-        lines.append(" ".join(["constraints", *map(_text, problem.constraints[1:])]))
+    if problem.constraint_forms:
+        lines.append(" ".join(["constraints", *sorted(map(_text, problem.constraint_forms))]))
     return "\n".join([*lines, "plan\n"])
 
 
@@ -48,11 +49,6 @@ def full_prompt(domain_text: str, problem_text: str, shots: Sequence[tuple[str, 
 
 def _user(problem_text: str) -> dict[str, str]:
     return {"role": "user", "content": f"Problem:\n{problem_text.strip()}\n\nPlan:"}
-
-
-def _literal(literal: Literal) -> str:
-    atom = f"({' '.join(literal.atom)})"
-    return atom if literal.positive else f"(not {atom})"
 
 
 def _text(expression: object) -> str:

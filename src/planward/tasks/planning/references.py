@@ -34,10 +34,10 @@ def reference_plan(domain: Path, problem: Path, params: Problems) -> list[str]:
 
 def _instantiations(problem: Problem) -> int:
     """Ground actions by type alone: an upper bound, found without grounding."""
-    domain = problem.domain
+    is_a, kinds = problem.domain.signature.is_a, problem.objects.values()
     return sum(
-        prod(sum(domain.is_a(kinds, wanted) for kinds in problem.objects.values()) for _, wanted in action.parameters)
-        for action in domain.actions.values()
+        prod(sum(is_a(kind, wanted) for kind in kinds) for _, wanted in action.parameters)
+        for action in problem.domain.actions.values()
     )
 
 

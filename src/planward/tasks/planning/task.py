@@ -11,7 +11,7 @@ from planward import val
 from planward.params import Params
 from planward.pddl.expressions import Unsupported
 from planward.pddl.language import Problem, load_domain, load_problem
-from planward.pddl.simulation import check_plan
+from planward.pddl.simulation import PlanChecker
 from planward.records import Label, Outcome, Record, Verdict
 from planward.tasks.base import Messages
 from planward.tasks.planning.completion import extract_plan
@@ -30,6 +30,7 @@ class PlanningTask:
     def __init__(self, params: Params, root: Path) -> None:
         self.params, self.root = params, root
         self.problem = lru_cache(maxsize=4096)(self._problem)
+        self.checker = lru_cache(maxsize=64)(lambda *files: PlanChecker(self.problem(*files)))
 
     def prompt(self, problem: Record, shots: Sequence[Record]) -> str | Messages:
         if self.params.prompt.style == "compact":
@@ -49,7 +50,8 @@ class PlanningTask:
         if plan is None:
             return _prose()
         try:
-            return _verdict(check_plan(self._parsed(problem), plan), plan)
+            checker = self.checker(problem.meta.domain_file, problem.meta.problem_file)
+            return _verdict(checker.check(plan), plan)
         except Unsupported as reason:
             warnings.warn(f"VAL judges {problem.domain}: {reason}", stacklevel=2)
             return self.judge([(problem, completion)])[0]

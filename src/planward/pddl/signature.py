@@ -1,0 +1,136 @@
+"""What a domain's formulas may speak of: types, predicates and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from planward.pddl.expressions import Expression, Form, PddlError, Symbol, Unsupported
+
+Atom = tuple[str, ...]  # predicate, then arguments: objects, constants or ?variables
+Types = tuple[str, ...]  # one type, or the alternatives of an `either`
+Variables = tuple[tuple[str, Types], ...]
+
+OBJECT: Types = ("object",)
+
+
+@dataclass(frozen=True)
+class Signature:
+    supertypes: dict[str, Types]  # the direct parents of each type
+    predicates: dict[str, tuple[Types, ...]]
+    functions: dict[str, tuple[Types, ...]]
+
+    def is_a(self, types: Types, wanted: Types) -> bool:
+        """Whether an object declared with `types` may stand where `wanted` is asked for."""
+        return wanted == OBJECT or any(kind in self._accepted(wanted) for kind in types)
+
+    def check_types(self, kinds: Types, line: int) -> None:
+        for kind in kinds:
+            if kind not in self._known:
+                raise PddlError(f"unknown type {kind!r}", line)
+
+    def _accepted(self, wanted: Types) -> frozenset[str]:
+        """Every type whose objects may stand where `wanted` is asked for."""
+        if wanted not in self._memory:
+            self._memory[wanted] = frozenset(k for k in self._known if self._ancestors(k) & set(wanted))
+        return self._memory[wanted]
+
+    def _ancestors(self, kind: str) -> set[str]:
+        found, frontier = {kind, "object"}, [kind]
+        while frontier:
+            for parent in self.supertypes.get(frontier.pop(), ()):
+                if parent not in found:
+                    found.add(parent)
+                    frontier.append(parent)
+        return found
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        parents = (parent for parents in self.supertypes.values() for parent in parents)
+        return frozenset({"object", *self.supertypes, *parents})
+
+    @cached_property
+    def _memory(self) -> dict[Types, frozenset[str]]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A place in a file: what is declared, and the names that may be used there with their types."""
+
+    signature: Signature
+    names: dict[str, Types]
+
+    def widened(self, variables: Variables) -> Scope:
+        return Scope(self.signature, self.names | dict(variables))
+
+
+def read_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Types]]:
+    """`a b - t c - (either u v) d`: names with their types; without a type, `object`."""
+    pending: list[Symbol] = []
+    rest = iter(items)
+    for item in rest:
+        if isinstance(item, Form):
+            raise PddlError("expected a name in a typed list but found a list", item.line)
+        if item != "-":
+            pending.append(item)
+            continue
+        kind = next(rest, None)
+        if kind is None or not pending:
+            raise PddlError("a '-' in a typed list needs names before it and a type after it", item.line)
+        if isinstance(kind, Form) and kind.head != "either":
+            raise PddlError("a type is a name or (either ...)", kind.line)
+        kinds = tuple(map(str, kind[1:])) if isinstance(kind, Form) else (str(kind),)
+        yield from ((name, kinds) for name in pending)
+        pending = []
+    yield from ((name, OBJECT) for name in pending)
+
+
+def read_variables(form: Expression, signature: Signature) -> Variables:
+    """The variables of a `:parameters` list or a quantifier."""
+    if not isinstance(form, Form):
+        raise PddlError(f"expected a list of variables but found {form!r}", form.line)
+    variables = dict(read_typed_list(form))
+    for kinds in variables.values():
+        signature.check_types(kinds, form.line)
+    return tuple((str(name), kinds) for name, kinds in variables.items())
+
+
+def read_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:
+    """An atom whose predicate, arity, names and types are as declared."""
+    predicate, *arguments = form or [""]
+    if not isinstance(predicate, Symbol) or any(isinstance(argument, Form) for argument in arguments):
+        if form.head == "=":
+            raise Unsupported("a numeric condition is not supported in-process", form.line)
+        if form.head == "at" and len(form) == 3 and isinstance(form[2], Form):
+            raise Unsupported("a timed initial literal is not supported in-process", form.line)
+        raise PddlError("expected (predicate argument ...)", form.line)
+    if predicate == "=" and equality:
+        return _checked(form, (OBJECT, OBJECT), scope)
+    if predicate not in scope.signature.predicates:
+        raise PddlError(f"unknown predicate {predicate!r}", form.line)
+    return _checked(form, scope.signature.predicates[predicate], scope)
+
+
+def read_term(form: Form, scope: Scope) -> Atom:
+    """A function with its arguments, as declared."""
+    if form.head not in scope.signature.functions:
+        raise PddlError(f"unknown function {form.head or '(none)'!r}", form.line)
+    return _checked(form, scope.signature.functions[form.head], scope)
+
+
+def _checked(form: Form, wanted: tuple[Types, ...], scope: Scope) -> Atom:
+    """The form's words, where their number, names and types are as wanted."""
+    name, *arguments = map(str, form)
+    if len(arguments) != len(wanted):
+        raise PddlError(f"{name!r} takes {len(wanted)} argument(s), not {len(arguments)}", form.line)
+    for argument, kinds in zip(arguments, wanted, strict=True):
+        declared = scope.names.get(argument)
+        if declared is None:
+            raise PddlError(f"unknown object {argument!r} in ({' '.join(map(str, form))})", form.line)
+        if not scope.signature.is_a(declared, kinds):
+            raise PddlError(
+                f"{argument!r} is a {'/'.join(declared)}, but {name!r} wants a {'/'.join(kinds)}", form.line
+            )
+    return (name, *arguments)
