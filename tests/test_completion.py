@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.completion import LONGEST, extract_plan
 
 PLAN = ["(pick-up b1)", "(stack b1 b2)"]
 TEXT = "(pick-up b1)\n(stack b1 b2)"
@@ -49,6 +49,9 @@ TEXT = "(pick-up b1)\n(stack b1 b2)"
         f"{TEXT}\n<end>\n",
         f"(pick-up b9)\nNo, better:\n{TEXT}",
         f"(pick-up b9)\n```\n\n```\n{TEXT}\n```",
+        f"(pick-up b9)\n<think>no, better:</think>\n{TEXT}",  # a thought and a marker part two plans
+        f"(pick-up b9)<end>{TEXT}",
+        f"(pick-up b9)<|im_end|>\n<|im_start|>assistant\n{TEXT}<|im_end|>",
         f"{TEXT}\n(stack b1\nb2)",  # what is no action line breaks the block, and only that
     ],
 )
@@ -80,6 +83,9 @@ def test_an_empty_answer_is_an_empty_plan(completion: str) -> None:
         "()",
         "(pick-up ?x)",
         "(pick-up b1) then",
+        "`(pick-up b1)`",
+        "```(pick-up b1)```",
+        "```I cannot solve this.```",
         "step: (pick-up b1)",
         "-1: (pick-up b1)",
         "(pick-up b1) [one]",
@@ -107,6 +113,12 @@ def test_the_last_block_counts_even_where_an_earlier_one_is_longer() -> None:
 
 def test_one_bad_line_breaks_a_block() -> None:
     assert extract_plan("(pick-up b1)\n(stack b1, b2)\n(put-down b1)") == ["(put-down b1)"]
+
+
+def test_a_plan_too_long_for_val_is_none() -> None:
+    assert extract_plan("(a b)\n" * LONGEST) == ["(a b)"] * LONGEST
+    assert extract_plan("(a b)\n" * (LONGEST + 1)) is None
+    assert extract_plan("(a b)\n" * (LONGEST + 1) + "or rather\n(c d)") == ["(c d)"]
 
 
 def test_names_may_hold_digits_hyphens_and_underscores() -> None:

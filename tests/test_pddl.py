@@ -85,6 +85,14 @@ def trip(old: str = "", new: str = "") -> Problem:
         ("(:init", "(:start", 4, "unknown section ':start'"),
         ("(problem trip)", "(domain trip)", 1, "expected (define (problem NAME)"),
         (TRIP, "", 1, "empty"),
+        ("x - parcel", "x - parcel y", 3, "'y' has no type"),
+        ("x - parcel", "x - parcel a - truck", 3, "'a' is declared twice"),
+        ("x - parcel", "x - parcel depot - place", 3, "'depot' is declared twice"),
+        ("(:goal", "(:init (at t a))\n(:goal", 5, "two :init sections"),
+        ("(:init (at t a) (road a b) (locked b))", "", 1, "no :init"),
+        ("(locked b)", "(locked b) (= a b)", 4, "expected (= (function object ...) number)"),
+        ("(at t b)", "(or)", 5, "says nothing"),
+        ("(at t b)", "(imply (at t b) (and))", 5, "says nothing"),
         ("(define", "define (", 1, "expected '('"),
     ],
 )
@@ -112,6 +120,11 @@ def test_a_fault_in_a_problem_is_named_with_file_and_line(
         ("(:action unlock", "(:action drive", 11, "defined twice"),
         (":effect (not (locked ?p))", ":effects (not (locked ?p))", 11, "unknown part ':effects'"),
         ("(:constants", "(:constant", 5, "unknown section ':constant'"),
+        ("(:constants", "(:predicates (open))\n(:constants", 7, "two :predicates sections"),
+        ("(locked ?p - place)", "(locked ?p)", 6, "'?p' has no type"),
+        ("(locked ?p - place)", "(locked ?p - place) (locked ?p - boat)", 6, "declared twice"),
+        ("(?t - truck ?a ?b - place)", "(?t - truck ?a ?a - place)", 8, "declared twice"),
+        ("depot - place", "depot - place depot - truck", 5, "declared twice"),
     ],
 )
 def test_a_fault_in_a_domain_is_named_with_file_and_line(
@@ -158,14 +171,39 @@ def test_types_constants_equality_and_negative_preconditions_count() -> None:
         trip("(at t a)", "(at a a)")
 
 
+def test_types_are_those_that_val_sees() -> None:
+    domain = parse_domain(
+        "(define (domain d) (:types thing - object cup - thing stray) (:predicates (seen ?x - object))"
+        "(:action see :parameters (?x - object) :precondition (and) :effect (seen ?x)))"
+    )
+    text = "(define (problem p) (:domain d) (:objects c - cup s - stray o - object) (:init ) (:goal (seen c)))"
+    problem = parse_problem(text, domain)
+    assert check_plan(problem, ["(see c)"]).label == Label.SUCCESS
+    assert check_plan(problem, ["(see o)"]).label == Label.GOAL
+    assert check_plan(problem, ["(see s)"]).label == Label.FORMAT  # `stray` names no `object` above it
+    with pytest.raises(PddlError, match="the type 'b' stands above itself"):
+        parse_domain("(define (domain d) (:types a - b b - c c - b))")
+    with pytest.raises(PddlError, match="'x' has a type, but the domain has no :types"):
+        parse_problem(
+            "(define (problem p) (:domain blocksworld) (:objects x - block) (:init) (:goal (clear x)))",
+            generated_domain("blocksworld"),
+        )
+    with pytest.raises(PddlError, match="of every thing, but there is none"):
+        parse_problem(
+            "(define (problem p) (:domain d) (:objects s - stray) (:init) (:goal (exists (?x - object) (seen ?x)))"
+            " (:constraints (forall (?t - thing) (always (seen ?t)))))",
+            domain,
+        )
+
+
 def test_an_untyped_domain_takes_any_object() -> None:
     domain = parse_domain(domain_text("blocksworld"))
     problem = parse_problem(
-        "(define (problem p) (:domain blocksworld) (:objects a b - object c)"
+        "(define (problem p) (:domain blocksworld) (:objects a b c)"
         "(:init (handempty) (clear a) (ontable a)) (:goal (holding a)))",
         domain,
     )
-    assert problem.objects == dict.fromkeys("abc", ("object",))
+    assert problem.objects == dict.fromkeys("abc", ())
     assert shortest_plan(ground_problem(problem), 100) == ["(pick-up a)"]
 
 
@@ -246,6 +284,9 @@ def test_domains_beyond_the_language_are_unsupported(old: str, new: str) -> None
         ("(sometime-before (at t b))", "takes 2 formula(s), not 1"),
         ("(always (parked t))", "unknown predicate 'parked'"),
         ("(forall (?p - lorry) (always (locked ?p)))", "unknown type 'lorry'"),
+        ("(always (or))", "says nothing"),
+        ("(forall (?p ?q - place) (forall (?r - place) (always (road ?p ?r))))", "VAL fails"),
+        ("(forall (?p - place) (and (forall (?q - place) (always (road ?p ?q))) (always (locked ?p))))", "VAL fails"),
     ],
 )
 def test_a_fault_in_a_constraint_is_named_with_its_line(constraint: str, complaint: str) -> None:
@@ -451,20 +492,20 @@ def test_generated_text_parses_back_to_the_problem(drawn: tuple[str, Instance]) 
 @given(instances())
 def test_generated_goals_speak_of_what_the_domain_allows(drawn: tuple[str, Instance]) -> None:
     domain, instance = drawn
-    predicate, kind = GOAL_FACTS[domain]
+    predicate, kinds = GOAL_FACTS[domain]
     assert {atom[0] for atom in instance.goal} <= {predicate}
-    assert {instance.objects[atom[1]] for atom in instance.goal} <= {(kind,)}
+    assert {instance.objects[atom[1]] for atom in instance.goal} <= {kinds}
 
 
 @settings(max_examples=40)
 @given(drawn=instances(4))
 def test_generated_names_carry_their_difficulty(shipped: Params, drawn: tuple[str, Instance]) -> None:
     domain, instance = drawn
-    count = Counter(kind for kinds in instance.objects.values() for kind in kinds)
+    count = Counter(kind for kinds in instance.objects.values() for kind in kinds or ("block",))
     cells = [name for name in instance.objects if name.startswith("x")]
     width, height = len({c.split("y")[0] for c in cells}), len({c.split("y")[1] for c in cells if "y" in c})
     expected = {
-        "blocksworld": lambda: 5 * count["object"],
+        "blocksworld": lambda: 5 * count["block"],
         "ferry": lambda: 5 * count["location"] + 3 * count["car"],
         "grippers": lambda: 5 * count["robot"] + 3 * count["room"] + 2 * count["obj"],
         "spanner": lambda: 5 * count["nut"] + 3 * (count["location"] - 2) + 2 * count["spanner"],

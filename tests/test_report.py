@@ -18,7 +18,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from planward.params import Params, load_params
 from planward.records import write_json, write_jsonl
-from planward.reporting.page import thinned
+from planward.reporting.page import constraints_in, thinned
 from planward.reporting.tables import escape_latex
 from planward.stages import compare, report
 
@@ -28,23 +28,32 @@ SKILL = {"base": 3, "sft": 5, "grpo": 8}  # of ten problems
 HOSTILE = "<script>alert('plan')</script>"
 
 
+def constrained(i: int) -> bool:
+    """Whether problem i has safety constraints: the first five do."""
+    return i < 5
+
+
 def prediction(method: str, size: int, domain: str, i: int, shot_num: int) -> dict[str, Any]:
     """The answer to problem i: right where a fixed shuffle of the problems puts it below the method's skill."""
     solved = (7 * i + 3 * (domain == "ferry")) % 10 < SKILL[method] + (size > 100) + (shot_num > 2)
     label = "success_plans" if solved else ("goal_not_satisfied", "precondition_violation", "plan_format_error")[i % 3]
-    failing = 2 if label == "precondition_violation" else None
+    if constrained(i) and label == "goal_not_satisfied":
+        label = "safety_constraints_violation"
+    failing = 2 if label in {"precondition_violation", "safety_constraints_violation"} else None
+    before = "constraints (sometime-before (on b1 b2) (on b3 b1))\nplan\n" if constrained(i) else "plan\n"
     plan = "" if label == "plan_format_error" else "(pick-up b1)\n(stack b1 b2)\n(pick-up b3)"
     return {
         "id": f"{domain}-{i:03}",
         "domain": domain,
         "bucket": BUCKETS[i % 3],
         "score": 10.0 + i,
+        "constrained": constrained(i),
         "method": method,
         "dataset_size": size,
         "seed": 3407,
         "shot_num": shot_num,
         "shot_ids": [f"{domain}-t{k}" for k in range(shot_num)],
-        "prompt": f"objects b1 b2 b3\ninit (clear b1) & more\ngoal (on b1 b2) of {i}",
+        "prompt": f"objects b1 b2 b3\ninit (clear b1) & more\ngoal (on b1 b2) of {i}\n{before}",
         "completion": plan or HOSTILE,
         "plan": plan,
         "label": label,
@@ -186,6 +195,112 @@ def test_labels_and_metrics_add_up(tree: Path, params: Params) -> None:
     assert metrics["base-0"] == {"success_0_shot": 0.3, "success_mean": pytest.approx(1 / 3, abs=1e-6), "n": 20}
 
 
+def test_constraints_table_keeps_the_two_kinds_of_problems_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Params
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for i, (has_constraints, label) in enumerate(
+        [
+            (True, "success_plans"),
+            (True, "safety_constraints_violation"),
+            (True, "safety_constraints_violation"),
+            (True, "goal_not_satisfied"),  # keeps its constraints, and is no success either
+            (True, "precondition_violation"),
+            (False, "success_plans"),
+            (False, "success_plans"),
+            (False, "goal_not_satisfied"),
+        ]
+    ):
+        kind = {"constrained": has_constraints, "label": label, "success": label == "success_plans"}
+        rows += [prediction("sft", 100, "ferry", i, shot_num) | kind for shot_num in (0, 2)]
+    rows[1] |= {"label": "safety_constraints_violation", "success": False}  # with two shots, problem 0 as well
+    write_jsonl(tmp_path / "results/predictions/sft-100.jsonl", rows)
+    compare.run(params)
+    found = read_csv(tmp_path, "constraints")
+    keys = ["method", "dataset_size", "shot_num", "constrained"]
+    columns = [*keys, "n", "successes", "success_rate", "ci_low", "ci_high", "safety_violations", "safety_share"]
+    assert list(found[0]) == columns
+    numbers = [[row[c] for c in (*keys, "n", "successes", "safety_violations", "safety_share")] for row in found]
+    assert numbers == [
+        ["sft", "100", "0", "False", "3", "2", "0", "0"],
+        ["sft", "100", "0", "True", "5", "1", "2", "0.4"],
+        ["sft", "100", "2", "False", "3", "2", "0", "0"],
+        ["sft", "100", "2", "True", "5", "0", "3", "0.6"],
+    ]
+    low, high = proportion_confint(1, 5, method="wilson")
+    assert [float(found[1][c]) for c in ("success_rate", "ci_low", "ci_high")] == pytest.approx([0.2, low, high])
+
+
+def test_page_shows_success_with_and_without_constraints(tree: Path, params: Params) -> None:
+    html = page(tree, params)
+    section = html[html.index('<h2 id="constraints">') : html.index('<h2 id="difficulty">')]
+    assert "10 of the 20 test problems have constraints" in section
+    assert "reaches the goal but breaks a\nconstraint is not a success" in section
+    assert re.findall(r"<caption><span>(.*?)</span>", section) == [
+        f"Success in percent with and without constraints, {shots}" for shots in ("0 shots", "4 shots")
+    ]
+    panels = re.findall(r'<svg role="img" aria-label="([^"]*)"', section)
+    assert panels == ["with constraints, N = 200", "without constraints, N = 200"]
+    # base, no examples: solves 0, 3 and 6 of blocksworld, 1, 4 and 7 of ferry; breaks constraints of ferry 0 and 3
+    row = section[section.index('<th scope="row">base</th>') :].partition("</tr>")[0]
+    cells = re.findall(r"<td>(.*?)</td>", row, flags=re.DOTALL)
+    assert [cell.partition(" [")[0] for cell in cells] == ["40.0", "20.0", "2 (20.0 %)"]
+
+
+def test_a_run_without_constraints_says_so(tree: Path, params: Params) -> None:
+    for path in (tree / "results/predictions").glob("*.jsonl"):
+        rewrite(path, lambda rows: [row | {"constrained": False} for row in rows])
+    html = page(tree, params)
+    assert "No test problem of this run has safety constraints." in html
+    assert "with safety constraints" not in html
+    assert "must also keep" not in html
+    assert {row["constrained"] for row in read_csv(tree, "constraints")} == {"False"}
+
+
+def test_a_run_of_constrained_problems_only_makes_a_page(tree: Path, params: Params) -> None:
+    for path in (tree / "results/predictions").glob("*.jsonl"):
+        rewrite(path, lambda rows: [row | {"constrained": True} for row in rows])
+    html = page(tree, params)
+    assert "20 of the 20 test problems have constraints" in html
+    assert "with constraints (n = 20)" in html
+    assert "without constraints (n" not in html
+
+
+def test_samples_show_the_constraints_of_their_problem(tree: Path, params: Params) -> None:
+    for path in (tree / "results/predictions").glob("*.jsonl"):
+        rewrite(path, lambda rows: [row | {"constrained": row["domain"] == "ferry"} for row in rows])
+    html = page(tree, params)
+    samples = html[html.index('<h2 id="samples">') : html.index('<h2 id="cost">')].split("<details>")[1:]
+    assert len(samples) == 2 * report.SAMPLES
+    for sample in samples:
+        with_constraints = "<summary>ferry" in sample
+        assert (", with safety constraints:" in sample) == with_constraints
+        assert ("must also keep these safety constraints" in sample) == with_constraints
+    assert "<code>(sometime-before (on b1 b2) (on b3 b1))</code>" in samples[-1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "constraints"),
+    [
+        ("ferry\nobjects a b\ninit (at a)\ngoal (on a)\nplan\n", ""),
+        ("goal (on a)\nconstraints (always (not (p a))) (sometime (q))\nplan\n", "(always (not (p a))) (sometime (q))"),
+        (
+            "constraints (sometime (p))\nplan\n(a)\n<end>\ngoal (q)\nconstraints (sometime (q))\nplan\n",
+            "(sometime (q))",
+        ),
+        # as the tokenizer of models/base decodes it: without the brackets around other brackets
+        ("goal\n(on a)constraintssometime-before\n(p a)\n(q b)plan", "sometime-before (p a) (q b)"),
+        (
+            "(define (problem p) (:goal (q))\n (:constraints\n  (and (always (p))\n (sometime (q)))))\n\nPlan:",
+            "(and (always (p)) (sometime (q)))",
+        ),
+    ],
+)
+def test_constraints_are_found_in_either_style_of_prompt(prompt: str, constraints: str) -> None:
+    assert constraints_in(prompt) == constraints
+
+
 def test_intervals_follow_the_confidence_asked_for(tree: Path, params: Params) -> None:
     narrow = params.model_copy(update={"compare": params.compare.model_copy(update={"confidence": 0.5})})
     compare.run(narrow)
@@ -207,6 +322,7 @@ def rewrite(path: Path, change: Any) -> None:
         (lambda rows: [row | {"dataset_size": 400} for row in rows], r"sft-100\.jsonl: .* of sft-400"),
         (lambda rows: [*rows, {"id": "half a row"}], r"sft-100\.jsonl: line 61 is no prediction"),
         (lambda _: [], r"sft-100\.jsonl: holds no predictions"),
+        (lambda rows: [rows[0] | {"constrained": False}, *rows[1:]], r"do not agree on whether .*blocksworld-000"),
     ],
 )
 def test_predictions_that_cannot_be_compared_are_refused(tree: Path, params: Params, change: Any, said: str) -> None:
@@ -241,7 +357,9 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     assert "fallback" not in errors
     assert "shots_dropped" not in errors
     assert "has not been written" not in html
-    assert html.count("← fails here") == html.count('<li class="failing">(stack b1 b2)') > 0
+    marks = [html.count("← fails here"), html.count("← breaks a constraint")]
+    assert all(marks)
+    assert sum(marks) == html.count('<li class="failing">(stack b1 b2)')
 
 
 def test_page_says_where_training_left_the_schedule(tree: Path, params: Params) -> None:

@@ -57,7 +57,7 @@ def test_the_table(outcome: Outcome, expected: float) -> None:
 @given(outcomes())
 def test_every_reward_is_in_range(outcome: Outcome) -> None:
     assert -1 <= reward(outcome) <= 1
-    assert (reward(outcome) == 1) == (outcome.label is Label.SUCCESS)
+    assert (reward(outcome) == 1) == (reward(outcome) > 0) == (outcome.label is Label.SUCCESS)
     assert (reward(outcome) == -1) == (outcome.label is Label.FORMAT)
 
 

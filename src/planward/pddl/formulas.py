@@ -38,8 +38,10 @@ Formula = Literal | And | Or | Quantified
 TRUTH = And(())
 
 
-def read_formula(form: Expression, scope: Scope, positive: bool = True) -> Formula:
+def read_formula(form: Expression, scope: Scope, positive: bool = True, empty: bool = True) -> Formula:
     """The formula that a form states, or its negation.
+
+    `empty`: whether `()` and `(and)` may stand here. VAL takes them as a whole formula, in an `and` and under `forall`.
 
     Raises:
         PddlError: no formula, or names and types that are not declared.
@@ -47,23 +49,25 @@ def read_formula(form: Expression, scope: Scope, positive: bool = True) -> Formu
     """
     if not isinstance(form, Form):
         raise PddlError(f"expected a formula but found {form!r}", form.line)
+    if (not form or (len(form) == 1 and form.head in ("and", "or"))) and not (empty and form.head != "or"):
+        raise PddlError(f"`({form.head})` says nothing here", form.line)
     match form.head:
         case "and" | "or" as head:
-            parts = tuple(read_formula(part, scope, positive) for part in form[1:])
+            parts = tuple(read_formula(part, scope, positive, empty=head == "and") for part in form[1:])
             return And(parts) if (head == "and") == positive else Or(parts)
         case "not":
             _expect(form, 1)
-            return read_formula(form[1], scope, not positive)
+            return read_formula(form[1], scope, not positive, empty=False)
         case "imply":
             _expect(form, 2)
-            parts = (read_formula(form[1], scope, not positive), read_formula(form[2], scope, positive))
+            condition = read_formula(form[1], scope, not positive, empty=False)
+            parts = (condition, read_formula(form[2], scope, positive, empty=False))
             return Or(parts) if positive else And(parts)
         case "forall" | "exists" as head:
             _expect(form, 2)
             variables = read_variables(form[1], scope.signature)
-            return Quantified(
-                (head == "forall") == positive, variables, read_formula(form[2], scope.widened(variables), positive)
-            )
+            body = read_formula(form[2], scope.widened(variables), positive, empty=head == "forall")
+            return Quantified((head == "forall") == positive, variables, body)
         case "<" | ">" | "<=" | ">=" | "preference" as head:
             raise Unsupported(f"`{head}` is not supported in-process", form.line)
         case "" if not form:

@@ -16,7 +16,7 @@ from random import Random
 from planward.pddl.expressions import read_expression
 from planward.pddl.formulas import Literal
 from planward.pddl.language import Domain, Problem, parse_domain, problem_of
-from planward.pddl.signature import Atom, Types
+from planward.pddl.signature import UNTYPED, Atom, Types
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def blocksworld(rng: Random, sizes: Sizes) -> Instance:
         init += [("ontable", tower[0]), ("clear", tower[-1])]
         init += [("on", upper, lower) for lower, upper in pairwise(tower)]
     goal = [("on", upper, lower) for tower in stacks() for lower, upper in pairwise(tower)]
-    return Instance(f"bw_ops4_n{len(blocks)}_seed{_tag(rng)}", _typed(object=blocks), tuple(init), tuple(goal))
+    return Instance(f"bw_ops4_n{len(blocks)}_seed{_tag(rng)}", dict.fromkeys(blocks, UNTYPED), tuple(init), tuple(goal))
 
 
 def ferry(rng: Random, sizes: Sizes) -> Instance:
@@ -126,12 +126,12 @@ GENERATORS: dict[str, Callable[[Random, Sizes], Instance]] = {
     generator.__name__: generator for generator in (blocksworld, ferry, grippers, spanner, delivery)
 }
 # What a goal of the domain may speak of: predicate and type of its first argument.
-GOAL_FACTS = {
-    "blocksworld": ("on", "object"),
-    "ferry": ("at", "car"),
-    "grippers": ("at", "obj"),
-    "spanner": ("tightened", "nut"),
-    "delivery": ("at", "package"),
+GOAL_FACTS: dict[str, tuple[str, Types]] = {
+    "blocksworld": ("on", UNTYPED),
+    "ferry": ("at", ("car",)),
+    "grippers": ("at", ("obj",)),
+    "spanner": ("tightened", ("nut",)),
+    "delivery": ("at", ("package",)),
 }
 
 
@@ -148,9 +148,7 @@ def problem_text(domain: str, instance: Instance) -> str:
     by_type: dict[Types, list[str]] = {}
     for name, kinds in instance.objects.items():
         by_type.setdefault(kinds, []).append(name)
-    objects = "\n    ".join(
-        " ".join(names) + ("" if kinds == ("object",) else f" - {kinds[0]}") for kinds, names in by_type.items()
-    )
+    objects = "\n    ".join(" ".join(names) + (f" - {kinds[0]}" if kinds else "") for kinds, names in by_type.items())
     constraints = "\n    ".join(instance.constraints)
     return (
         f"(define (problem {instance.name})\n  (:domain {domain})\n"

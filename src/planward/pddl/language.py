@@ -24,6 +24,7 @@ from planward.pddl.signature import (
     Types,
     Variables,
     read_atom,
+    read_declarations,
     read_term,
     read_typed_list,
     read_variables,
@@ -32,6 +33,7 @@ from planward.pddl.signature import (
 T = TypeVar("T")
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
+REPEATABLE = {":action", ":durative-action", ":derived", ":process", ":event"}
 ONLY_VAL = {":durative-actions", ":derived-predicates", ":preferences", ":timed-initial-literals"}
 
 
@@ -64,10 +66,6 @@ class Domain:
     constants: dict[str, Types]
     actions: dict[str, Action]
     constraints: tuple[Form, ...] = ()  # `:constraints` of the domain file, each binding every problem
-
-    @property
-    def typed(self) -> bool:
-        return bool(self.signature.supertypes)
 
     @cached_property
     def fluents(self) -> frozenset[str]:
@@ -127,6 +125,7 @@ def parse_domain(text: str) -> Domain:
     signature, constants = Signature({}, {}, {}), dict[str, Types]()
     actions: dict[str, Action] = {}
     constraints: list[Form] = []
+    predicates, functions = list[Expression](), list[Expression]()
     sections = list(_sections(form))
     for section in sections:
         match section.head:
@@ -135,28 +134,27 @@ def parse_domain(text: str) -> Domain:
                     if requirement in ONLY_VAL:
                         raise Unsupported(f"{requirement} is not supported in-process", section.line)
             case ":types":
-                signature.supertypes.update(read_typed_list(section[1:]))
-            case ":constants":
-                constants = dict(read_typed_list(section[1:]))
+                for subtype, parents in read_typed_list(section[1:]):
+                    signature.supertypes[str(subtype)] = (*signature.supertypes.get(subtype, ()), *parents)
             case ":predicates":
-                for declaration in section[1:]:
-                    if not isinstance(declaration, Form) or not declaration.head:
-                        raise PddlError("expected (predicate ?argument ...)", section.line)
-                    arguments = read_typed_list(declaration[1:])
-                    signature.predicates[declaration.head] = tuple(kinds for _, kinds in arguments)
+                predicates = list(section[1:])
             case ":constraints":
                 constraints += _constraint_forms(section)
             case ":functions":
-                signature.functions.update(_functions(section))
-            case ":action":
+                functions = [part for part in section[1:] if part not in ("-", "number")]
+            case ":constants" | ":action":
                 pass
             case ":durative-action" | ":derived" | ":process" | ":event":
                 raise Unsupported(f"{section.head} is not supported in-process", section.line)
             case other:
                 raise PddlError(f"unknown section {other or '(empty)'!r} in a domain", section.line)
-    declared = (*signature.predicates.values(), *signature.functions.values())
-    for kinds in (*constants.values(), *(kinds for arguments in declared for kinds in arguments)):
-        signature.check_types(kinds, form.line)
+    for kind in signature.supertypes:
+        signature.ancestors(kind)
+    signature.predicates.update(_schemas(predicates, signature))
+    signature.functions.update(_schemas(functions, signature))
+    for section in sections:
+        if section.head == ":constants":
+            constants = read_declarations(section[1:], signature)
     for section in sections:
         if section.head == ":action":
             action = _action(section, Scope(signature, constants))
@@ -172,26 +170,16 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     """Parse the text of a problem; raises PddlError or Unsupported with the line."""
     form = read_expression(text)
     name = _definition_name(form, "problem")
-    objects = dict(domain.constants)
+    objects, known = dict(domain.constants), domain.signature
     init: set[Atom] = set()
     costs: set[Atom] = set()
-    goal: tuple[Formula, ...] | None = None
+    goal: tuple[Formula, ...] = ()
     constraints = list(domain.constraints)
     sections = list(_sections(form))
-    heads = [section.head for section in sections]
-    if ":domain" not in heads:
-        raise PddlError("the problem names no :domain", form.line)
-    for head in (":goal", ":init"):
-        if heads.count(head) > 1:
-            raise PddlError(f"the problem has two {head} sections", form.line)
     for section in sections:
         if section.head == ":objects":
-            for symbol, kinds in read_typed_list(section[1:]):
-                domain.signature.check_types(kinds, symbol.line)
-                if symbol in objects:
-                    raise PddlError(f"object {symbol!r} is declared twice", symbol.line)
-                objects[str(symbol)] = kinds
-    scope = Scope(domain.signature, objects)
+            objects |= read_declarations(section[1:], known, taken=domain.constants)
+    scope = Scope(known, objects)
     for section in sections:
         match section.head:
             case ":domain":
@@ -218,8 +206,9 @@ def parse_problem(text: str, domain: Domain) -> Problem:
                 pass
             case other:
                 raise PddlError(f"unknown section {other or '(empty)'!r} in a problem", section.line)
-    if goal is None:
-        raise PddlError("the problem has no :goal", form.line)
+    for head in (":domain", ":init", ":goal"):
+        if not any(section.head == head for section in sections):
+            raise PddlError(f"the problem has no {head}", form.line)
     return problem_of(name, domain, objects, frozenset(init), goal, constraints, frozenset(costs))
 
 
@@ -235,16 +224,25 @@ def problem_of(
     """A problem from its parts; raises PddlError or Unsupported where a constraint cannot be read."""
     scope = Scope(domain.signature, objects)
     read = tuple(constraint for form in constraints for constraint in read_constraints(form, scope))
+    for constraint in read:
+        for _, kinds in constraint.variables:
+            if not any(domain.signature.is_a(declared, kinds) for declared in objects.values()):
+                raise PddlError(f"a constraint speaks of every {'/'.join(kinds)}, but there is none (VAL fails on it)")
     return Problem(name, domain, objects, init, goal, read, tuple(constraints), costs)
 
 
-def _functions(section: Form) -> Iterator[tuple[str, tuple[Types, ...]]]:
-    """The declared functions; their own type, if one is named, is `number`."""
-    for declaration in section[1:]:
-        if isinstance(declaration, Form) and declaration.head:
-            yield declaration.head, tuple(kinds for _, kinds in read_typed_list(declaration[1:]))
-        elif declaration not in ("-", "number"):
-            raise PddlError("expected (function ?argument ...)", section.line)
+def _schemas(declarations: list[Expression], signature: Signature) -> Iterator[tuple[str, tuple[Types, ...]]]:
+    """Declared predicates or functions with the types of their arguments."""
+    seen = set[str]()
+    for declaration in declarations:
+        if not isinstance(declaration, Form) or not declaration.head:
+            raise PddlError("expected (name ?argument ...)", declaration.line)
+        if declaration.head in seen:
+            raise PddlError(f"{declaration.head!r} is declared twice", declaration.line)
+        seen.add(declaration.head)
+        arguments = list(read_typed_list(declaration[1:]))
+        signature.check_types(arguments)
+        yield str(declaration.head), tuple(kinds for _, kinds in arguments)
 
 
 def _cost(fact: Form, scope: Scope) -> Atom:
@@ -263,9 +261,13 @@ def _definition_name(form: Form, kind: str) -> str:
 
 
 def _sections(form: Form) -> Iterator[Form]:
+    seen = set[str]()
     for section in form[2:]:
         if not isinstance(section, Form):
             raise PddlError(f"expected a section but found {section!r}", section.line)
+        if section.head in seen and section.head not in REPEATABLE:
+            raise PddlError(f"there are two {section.head} sections", section.line)
+        seen.add(section.head)
         yield section
 
 

@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from planward.pddl.expressions import Expression, Form, PddlError, Symbol, Unsupported
 
 Atom = tuple[str, ...]  # predicate, then arguments: objects, constants or ?variables
-Types = tuple[str, ...]  # one type, or the alternatives of an `either`
+Types = tuple[str, ...]  # one type, the alternatives of an `either`, or none where a domain has no types
 Variables = tuple[tuple[str, Types], ...]
 
-OBJECT: Types = ("object",)
+UNTYPED: Types = ()
 
 
 @dataclass(frozen=True)
 class Signature:
+    """As in VAL, `object` is a type like any other: those that do not name it above them do not belong to it."""
+
     supertypes: dict[str, Types]  # the direct parents of each type
     predicates: dict[str, tuple[Types, ...]]
     functions: dict[str, tuple[Types, ...]]
 
+    @property
+    def typed(self) -> bool:
+        return bool(self.supertypes)
+
     def is_a(self, types: Types, wanted: Types) -> bool:
         """Whether an object declared with `types` may stand where `wanted` is asked for."""
-        return wanted == OBJECT or any(kind in self._accepted(wanted) for kind in types)
+        return not wanted or any(kind in self._accepted(wanted) for kind in types)
 
-    def check_types(self, kinds: Types, line: int) -> None:
-        for kind in kinds:
-            if kind not in self._known:
-                raise PddlError(f"unknown type {kind!r}", line)
+    def check_types(self, names: Iterable[tuple[Symbol, Types]]) -> None:
+        """Raises PddlError where a name has no type in a typed domain, one in an untyped one, or an unknown one."""
+        for name, kinds in names:
+            if kinds and not self.typed:
+                raise PddlError(f"{name!r} has a type, but the domain has no :types", name.line)
+            if self.typed and not kinds:
+                raise PddlError(f"{name!r} has no type, and the domain has :types", name.line)
+            for kind in kinds:
+                if kind not in self._known:
+                    raise PddlError(f"unknown type {kind!r}", name.line)
 
-    def _accepted(self, wanted: Types) -> frozenset[str]:
-        """Every type whose objects may stand where `wanted` is asked for."""
-        if wanted not in self._memory:
-            self._memory[wanted] = frozenset(k for k in self._known if self._ancestors(k) & set(wanted))
-        return self._memory[wanted]
-
-    def _ancestors(self, kind: str) -> set[str]:
-        found, frontier = {kind, "object"}, [kind]
+    def ancestors(self, kind: str) -> set[str]:
+        """The type and all types above it; raises PddlError where it stands above itself."""
+        found, frontier = {kind}, [kind]
         while frontier:
             for parent in self.supertypes.get(frontier.pop(), ()):
+                if parent == kind:
+                    raise PddlError(f"the type {kind!r} stands above itself")
                 if parent not in found:
                     found.add(parent)
                     frontier.append(parent)
         return found
+
+    def _accepted(self, wanted: Types) -> frozenset[str]:
+        """Every type whose objects may stand where `wanted` is asked for."""
+        if wanted not in self._memory:
+            self._memory[wanted] = frozenset(k for k in self._known if self.ancestors(k) & set(wanted))
+        return self._memory[wanted]
 
     @cached_property
     def _known(self) -> frozenset[str]:
@@ -67,7 +82,7 @@ class Scope:
 
 
 def read_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Types]]:
-    """`a b - t c - (either u v) d`: names with their types; without a type, `object`."""
+    """`a b - t c - (either u v) d`: names with their types; none for the last."""
     pending: list[Symbol] = []
     rest = iter(items)
     for item in rest:
@@ -84,17 +99,27 @@ def read_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Types
         kinds = tuple(map(str, kind[1:])) if isinstance(kind, Form) else (str(kind),)
         yield from ((name, kinds) for name in pending)
         pending = []
-    yield from ((name, OBJECT) for name in pending)
+    yield from ((name, UNTYPED) for name in pending)
+
+
+def read_declarations(
+    items: Sequence[Expression], signature: Signature, taken: Container[str] = ()
+) -> dict[str, Types]:
+    """Objects, constants or variables with their types, each declared once and rightly."""
+    declared: dict[str, Types] = {}
+    for name, kinds in read_typed_list(items):
+        if name in declared or name in taken:
+            raise PddlError(f"{name!r} is declared twice", name.line)
+        signature.check_types([(name, kinds)])
+        declared[str(name)] = kinds
+    return declared
 
 
 def read_variables(form: Expression, signature: Signature) -> Variables:
     """The variables of a `:parameters` list or a quantifier."""
     if not isinstance(form, Form):
         raise PddlError(f"expected a list of variables but found {form!r}", form.line)
-    variables = dict(read_typed_list(form))
-    for kinds in variables.values():
-        signature.check_types(kinds, form.line)
-    return tuple((str(name), kinds) for name, kinds in variables.items())
+    return tuple(read_declarations(form, signature).items())
 
 
 def read_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:
@@ -107,7 +132,7 @@ def read_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:
             raise Unsupported("a timed initial literal is not supported in-process", form.line)
         raise PddlError("expected (predicate argument ...)", form.line)
     if predicate == "=" and equality:
-        return _checked(form, (OBJECT, OBJECT), scope)
+        return _checked(form, (UNTYPED, UNTYPED), scope)
     if predicate not in scope.signature.predicates:
         raise PddlError(f"unknown predicate {predicate!r}", form.line)
     return _checked(form, scope.signature.predicates[predicate], scope)
@@ -129,7 +154,8 @@ def _checked(form: Form, wanted: tuple[Types, ...], scope: Scope) -> Atom:
         declared = scope.names.get(argument)
         if declared is None:
             raise PddlError(f"unknown object {argument!r} in ({' '.join(map(str, form))})", form.line)
-        if not scope.signature.is_a(declared, kinds):
+        fits = [scope.signature.is_a((kind,), kinds) for kind in declared] or [True]
+        if not (all(fits) if argument.startswith("?") else any(fits)):
             raise PddlError(
                 f"{argument!r} is a {'/'.join(declared)}, but {name!r} wants a {'/'.join(kinds)}", form.line
             )

@@ -34,6 +34,9 @@ class Misfit:
     reason: str
 
 
+SHOWN = 80  # characters of a plan that a message may quote
+
+
 _KNOWN: WeakKeyDictionary[Grounding, dict[str, Step]] = WeakKeyDictionary()
 
 
@@ -97,7 +100,7 @@ class PlanChecker:
     def _broken(self, step: Step, state: int) -> str:
         """The first part of the precondition that does not hold."""
         if step.undeclared:
-            return f"unknown object {step.undeclared!r}"
+            return f"unknown object {step.undeclared[:SHOWN]!r}"
         for part in _parts(step.action.precondition):
             if not self.ground.grounding.condition(part, step.binding).holds(state):
                 return text(part, step.binding)
@@ -115,17 +118,17 @@ def read_step(line: str, grounding: Grounding) -> Step | Misfit:
     name, *arguments = match[1].lower().split() if match else [""]
     action = grounding.domain.actions.get(name)
     if action is None:
-        return Misfit(f"unknown action {name or line!r}")
+        return Misfit(f"unknown action {(name or line)[:SHOWN]!r}")
     if len(arguments) != len(action.parameters):
         return Misfit(f"{name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}")
     binding = dict(zip((name for name, _ in action.parameters), arguments, strict=True))
     for argument, (_, wanted) in zip(arguments, action.parameters, strict=True):
         kinds = grounding.objects.get(argument)
         if kinds is None:
-            if grounding.domain.typed:
-                return Misfit(f"unknown object {argument!r}")
+            if grounding.domain.signature.typed:
+                return Misfit(f"unknown object {argument[:SHOWN]!r}")
             return Step(Operator(line, NEVER, 0, -1), action, binding, undeclared=argument)
-        if grounding.domain.typed and not grounding.domain.signature.is_a(kinds, wanted):
+        if grounding.domain.signature.typed and not grounding.domain.signature.is_a(kinds, wanted):
             return Misfit(f"{argument!r} is a {'/'.join(kinds)}, but {name!r} wants a {'/'.join(wanted)}")
     return Step(grounding.operator(action, binding), action, binding)
 

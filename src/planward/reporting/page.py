@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from planward.params import BUCKETS, Params
-from planward.records import Prediction
+from planward.records import Label, Prediction
 from planward.reporting import figures
 from planward.reporting.figures import Point
 from planward.reporting.tables import ALL, METHODS, percent, rank, shots_title, title
@@ -63,6 +63,7 @@ class Results:
     buckets: pd.DataFrame
     paired: pd.DataFrame
     labels: pd.DataFrame
+    constraints: pd.DataFrame
     samples: dict[str, list[Sample]]  # by domain
     short_prompts: dict[str, int]  # by prediction file
     quarantine: Mapping[str, int]  # lines by kind of fault
@@ -101,6 +102,8 @@ def render(results: Results, params: Params) -> str:
         last=last,
         fewest=fewest,
         text_limit=TEXT,
+        safety=Label.SAFETY.value,
+        constraints_in=constraints_in,
         title=title,
         findings=findings(results.paired, results.shots, 1 - params.compare.confidence),
         troubles=troubles(results),
@@ -113,6 +116,11 @@ def render(results: Results, params: Params) -> str:
         bucket_table=_success_table(results.buckets[results.buckets["domain"] == ALL], "bucket", fewest),
         label_panels=_label_panels(results.labels),
         label_table=_label_table(results.labels),
+        constrained=max(results.constraints["n"][results.constraints["constrained"]], default=0),
+        constraint_tables=_constraint_tables(results.constraints),
+        constraint_panels=_success_panels(
+            _by_kind(_at(results.constraints, last)), "problems", f"{{}}, N = {last}" if last else "{}"
+        ),
         learning=learning(results.curves),
         training_table=_training_table(results.metrics),
         difficulty_table=difficulty(results.metrics.get("results/score/metrics.json", {})),
@@ -389,6 +397,39 @@ def _label_table(table: pd.DataFrame) -> Table:
 def _label_order(table: pd.DataFrame) -> list[str]:
     known = list(LABELS)
     return sorted(set(table["label"]), key=lambda label: (known.index(label) if label in LABELS else 9, label))
+
+
+def _constraint_tables(table: pd.DataFrame) -> list[Table]:
+    """At the fewest and at the most shots: success with and without constraints, and plans that break one."""
+    tables, asked = [], table[table["constrained"]]
+    shots = sorted(asked["shot_num"].unique())
+    for shot_num in dict.fromkeys([*shots[:1], *shots[-1:]]):
+        success = _success_table(_by_kind(table), "problems", shot_num)
+        runs = asked[asked["shot_num"] == shot_num].itertuples()
+        broken = [f"{run.safety_violations} ({100 * run.safety_share:.1f} %)" for run in runs]
+        caption = f"Success in percent with and without constraints, {shots_title(shot_num)}"
+        rows = [[*cells, count] for cells, count in zip(success.rows, broken, strict=True)]
+        tables.append(Table(caption, [*success.head, "plans that break a constraint"], rows))
+    return tables
+
+
+def _by_kind(table: pd.DataFrame) -> pd.DataFrame:
+    kinds = {True: "with constraints", False: "without constraints"}
+    return table.assign(problems=table["constrained"].map(kinds))
+
+
+def constraints_in(prompt: str) -> str:
+    """The constraints of a prompt's last problem on one line, in either style of prompt; empty where it has none."""
+    place = prompt.lower().rfind("constraints")
+    if place < 0:
+        return ""
+    text = prompt[place + len("constraints") :]
+    depth = 0
+    for end, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth < 0:  # the bracket that closes `(:constraints`; the compact style has none
+            return " ".join(text[:end].split())
+    return " ".join(text.strip().removesuffix("plan").split())
 
 
 def _training_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table | None:

@@ -1,7 +1,8 @@
 """Tables of success, computed from outcomes.
 
-`outcomes` is a frame with one row a prediction: id, domain, bucket, method, dataset_size, seed, shot_num,
-label, success. Every method answered the same problems with the same numbers of shots (`stages.compare` checks).
+`outcomes` is a frame with one row a prediction: id, domain, bucket, constrained, method, dataset_size, seed,
+shot_num, label, success. Every method answered the same problems with the same numbers of shots (`stages.compare`
+checks).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from planward.params import BUCKETS
+from planward.records import Label
 from planward.reporting.statistics import (
     Pairs,
     detectable_difference,
@@ -124,6 +126,21 @@ def labels(outcomes: pd.DataFrame) -> pd.DataFrame:
     counts = outcomes.groupby([*CELL, "label"]).size().unstack(fill_value=0).stack().rename("count").reset_index()
     counts["share"] = counts["count"] / counts.groupby(CELL)["count"].transform("sum")
     return ordered(counts, [*CELL, "label"])
+
+
+def constraints(outcomes: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """Success of each run by shot_num on problems with (`constrained`) and without safety constraints.
+
+    `safety_violations` and `safety_share` count the plans that break a constraint; a kind of problem that nobody
+    was asked has no rows.
+    """
+    keys = [*CELL, "constrained"]
+    groups = outcomes.assign(broken=outcomes["label"] == Label.SAFETY.value).groupby(keys)
+    counts = groups.agg(n=("success", "size"), successes=("success", "sum"), safety_violations=("broken", "sum"))
+    table = _with_interval(counts.reset_index(), confidence)
+    table["safety_share"] = table["safety_violations"] / table["n"]
+    columns = ["n", "successes", "success_rate", "ci_low", "ci_high", "safety_violations", "safety_share"]
+    return ordered(table[[*keys, *columns]], keys)
 
 
 def metrics(cells: pd.DataFrame) -> dict[str, dict[str, float]]:

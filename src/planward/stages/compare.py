@@ -13,7 +13,7 @@ from planward.reporting import tables
 
 PREDICTIONS = Path("results/predictions")
 TABLES = Path("results/tables")
-COLUMNS = ["id", "domain", "bucket", "method", "dataset_size", "seed", "shot_num", "label", "success"]
+COLUMNS = ["id", "domain", "bucket", "constrained", "method", "dataset_size", "seed", "shot_num", "label", "success"]
 
 
 class PredictionsError(ValueError):
@@ -21,7 +21,7 @@ class PredictionsError(ValueError):
 
 
 def run(params: Params) -> None:
-    """Write results/tables/ (success, buckets, shots, paired, labels, metrics).
+    """Write results/tables/ (success, buckets, shots, paired, labels, constraints, metrics).
 
     Raises:
         PredictionsError: no prediction files, an empty or misnamed one, duplicated rows, or two files that
@@ -34,6 +34,7 @@ def run(params: Params) -> None:
     _write_csv("shots", cells)
     _write_csv("paired", tables.paired(outcomes, confidence))
     _write_csv("labels", tables.labels(outcomes))
+    _write_csv("constraints", tables.constraints(outcomes, confidence))
     for name, text in {"shots.md": tables.markdown(cells), "shots.tex": tables.latex(cells, confidence)}.items():
         with written(TABLES / name) as out:
             out.write(text)
@@ -55,7 +56,14 @@ def read_outcomes(folder: Path, params: Params) -> pd.DataFrame:
                 f"{first} and {path} do not answer the same problems: {len(odd)} pairs of problem and shot_num are "
                 f"in one of them only, such as {problem!r} with {shot_num} shots; evaluate both on the same test split"
             )
-    return pd.concat(frames.values(), ignore_index=True)
+    outcomes = pd.concat(frames.values(), ignore_index=True)
+    kinds = outcomes.groupby("id")["constrained"].nunique()
+    if len(odd_ids := kinds.index[kinds > 1]):
+        raise PredictionsError(
+            f"{folder}: the files do not agree on whether problem {odd_ids[0]!r} has safety constraints; "
+            "evaluate every model on the same test split"
+        )
+    return outcomes
 
 
 def _read(path: Path) -> pd.DataFrame:

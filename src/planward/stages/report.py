@@ -36,7 +36,7 @@ def run(params: Params) -> None:
     Raises:
         FileNotFoundError: the tables are missing; the message says which stage writes them.
     """
-    tables = {name: _table(name) for name in ("shots", "success", "buckets", "paired", "labels")}
+    tables = {name: _table(name) for name in ("shots", "success", "buckets", "paired", "labels", "constraints")}
     results = Results(
         **tables,
         samples=_samples(params),

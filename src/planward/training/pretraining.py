@@ -46,12 +46,13 @@ def vocabulary(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def build_tokenizer(tokens: list[str], length: int) -> PreTrainedTokenizerFast:
-    """One token a word or ground atom; decoding puts each atom on a line of its own."""
+    """One token a word or ground atom; decoding puts each atom on a line of its own, a blank before each word."""
     vocab = {token: i for i, token in enumerate([PAD, UNKNOWN, END, *tokens])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\([^()]*\)|[^\s()]+"), "removed", invert=True)
-    tokenizer.decoder = decoders.Sequence([decoders.Replace(Regex(r"^\("), "\n("), decoders.Fuse()])
+    apart = [decoders.Replace(Regex(r"^(?=[^(])"), " "), decoders.Replace(Regex(r"^\("), "\n(")]
+    tokenizer.decoder = decoders.Sequence([*apart, decoders.Fuse()])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -73,9 +74,9 @@ def training_example(rng: Random, params: Base, domain: str) -> tuple[Problem, l
         walk = rng.random() < params.walk_share
         if walk:
             plan, end = loop_free_walk(rng, grounded, rng.randint(*params.walk_length))
-            predicate, kind = GOAL_FACTS[domain]
+            predicate, kinds = GOAL_FACTS[domain]
             reached = (a for a in grounded.grounding.atoms(end) if a[0] == predicate)
-            instance = replace(instance, goal=tuple(a for a in reached if instance.objects[a[1]] == (kind,)))
+            instance = replace(instance, goal=tuple(a for a in reached if instance.objects[a[1]] == kinds))
         elif not (plan := shortest_plan(grounded, max_states=10**6)):
             continue
         problem = generated_problem(domain, instance)

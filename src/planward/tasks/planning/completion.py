@@ -1,4 +1,4 @@
-"""From what a model wrote to the plan in it."""
+"""From what a model wrote to the plan in it. The rule, with its reasons: docs/reference/completions.md."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 
 from planward.tasks.planning.prompt import END
 
-# A template's markers end a line: what stands on both sides never joins into one action.
+LONGEST = 9000  # actions; VAL's own parser gives up near 10,000
+_BREAK = "\n```\n"  # a fence: parts what stands before it from what follows, and is no prose
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _MARKERS = re.compile(
     r"<\|im_start\|>[ \t]*\w*|<\|start_header_id\|>[^<\n]*<\|end_header_id\|>|<\|[^<>|\n]{1,40}\|>"
     r"|\[/?INST\]|</?s>|" + re.escape(END)
 )
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_FENCE = re.compile(r"`{3,}[ \t]*[\w+-]*")
 _BLANK = " \t\f\v"
 # No two neighbours may match the same blanks: on a long line that would take forever.
+# ASCII only: `lower` turns some other letters, such as the Kelvin sign, into ASCII ones.
 _ACTION = re.compile(
     r"""(?:\d+(?:\.\d+)?\s*:\s*)?                                   # a timestamp
         \(\s* ([A-Za-z_][\w-]* (?:\s+\w[\w-]*)*) \s*\)              # (name object ...)
@@ -26,18 +29,19 @@ _ACTION = re.compile(
 def extract_plan(completion: str) -> list[str] | None:
     """The plan in a completion: the last contiguous block of action lines, in lower case.
 
-    Thoughts, chat-template markers and Markdown fences are taken out first. Blank and comment lines
-    do not break a block; any other line does. Timestamps and durations are dropped: the order is that
-    of the lines. Returns [] for a completion with nothing in it, None for prose without an action.
+    Thoughts and chat-template markers are taken out first; each leaves a break behind. Blank and comment lines
+    do not end a block; a break, a Markdown fence and any other line do. Timestamps and durations are dropped:
+    the order is that of the lines. Returns [] for a completion with nothing in it, None for prose without an
+    action and for a plan of more than `LONGEST` actions.
     """
-    text = _THOUGHT.sub("\n", completion.replace("\uff5c", "|"))
-    text = _MARKERS.sub("\n", text.rpartition("</think>")[2])
+    text = _THOUGHT.sub(_BREAK, completion.replace("\uff5c", "|"))
+    text = _MARKERS.sub(_BREAK, text.rpartition("</think>")[2])
     block, last, blank = list[str](), list[str](), True
     for line in re.split(r"[\r\n]+", text):
         if match := _ACTION.fullmatch(line.strip(_BLANK)):
             block.append(f"({' '.join(match[1].lower().split())})")
         elif line.strip() and not line.lstrip().startswith(";"):
-            blank = blank and line.strip().startswith("```")
+            blank = blank and _FENCE.fullmatch(line.strip()) is not None
             last, block = block or last, []
     plan = block or last
-    return plan if plan or blank else None
+    return plan if len(plan) <= LONGEST and (plan or blank) else None

@@ -15,5 +15,5 @@ def judged_text(domain: Path, problem: Path, text: str, timeout: float) -> Verdi
     plan = extract_plan(text)
     outcome = val.validate(domain, problem, "\n".join(plan or []), timeout=timeout)  # checks the files in any case
     if plan is None:
-        outcome = Outcome(Label.FORMAT, 0, goals_total=outcome.goals_total, detail="no action line in the text")
+        outcome = Outcome(Label.FORMAT, 0, goals_total=outcome.goals_total, detail="no plan in the text")
     return Verdict(str(outcome.label), reward(outcome), outcome.detail, "\n".join(plan or []), outcome)

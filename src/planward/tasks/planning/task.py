@@ -83,5 +83,5 @@ def _verdict(outcome: Outcome, plan: list[str]) -> Verdict:
 
 
 def _prose() -> Verdict:
-    outcome = Outcome(Label.FORMAT, 0, detail="no action line in the completion")
+    outcome = Outcome(Label.FORMAT, 0, detail="no plan in the completion")
     return _verdict(outcome, [])
