@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from planward.params import Params, load_params
+
+settings.register_profile("planward", deadline=None)  # how long an example takes is no matter of right or wrong
+settings.load_profile("planward")
 
 ROOT = Path(__file__).parent.parent
 SIZES = {

@@ -451,7 +451,7 @@ def test_constraints_of_the_domain_bind_every_problem() -> None:
     assert len(parse_problem(problem, parse_domain(domain)).constraints) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False), st.sampled_from(sorted(GENERATORS)))
 def test_constraints_are_kept_by_the_new_plan_and_ask_for_something(rng: Random, domain: str) -> None:
     instance = GENERATORS[domain](rng, dict.fromkeys(SIZES[domain], 3))
@@ -468,7 +468,7 @@ def test_constraints_are_kept_by_the_new_plan_and_ask_for_something(rng: Random,
     assert parse_problem(problem_text(domain, found[0]), generated_domain(domain)) == problem
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False), st.sampled_from(sorted(GENERATORS)))
 def test_constraints_around_a_walk_are_kept_by_it(rng: Random, domain: str) -> None:
     instance = GENERATORS[domain](rng, dict.fromkeys(SIZES[domain], 2))

@@ -1,4 +1,4 @@
-"""Ground formulas and operators over bit-mask states: a state is an int, a bit an atom.
+"""Actions and problems without variables, over states that are ints.
 
 An action is ground when a plan first names it, or all of them at once when a search asks.
 """

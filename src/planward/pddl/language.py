@@ -122,11 +122,12 @@ def parse_domain(text: str) -> Domain:
     """Parse the text of a domain; raises PddlError or Unsupported with the line."""
     form = read_expression(text)
     name = _definition_name(form, "domain")
-    signature, constants = Signature({}, {}, {}), dict[str, Types]()
+    sections = list(_sections(form))
+    typed = any(section.head == ":types" for section in sections)
+    signature, constants = Signature(typed, {}, {}, {}), dict[str, Types]()
     actions: dict[str, Action] = {}
     constraints: list[Form] = []
     predicates, functions = list[Expression](), list[Expression]()
-    sections = list(_sections(form))
     for section in sections:
         match section.head:
             case ":requirements":

@@ -19,13 +19,10 @@ UNTYPED: Types = ()
 class Signature:
     """As in VAL, `object` is a type like any other: those that do not name it above them do not belong to it."""
 
+    typed: bool  # the domain has a section :types
     supertypes: dict[str, Types]  # the direct parents of each type
     predicates: dict[str, tuple[Types, ...]]
     functions: dict[str, tuple[Types, ...]]
-
-    @property
-    def typed(self) -> bool:
-        return bool(self.supertypes)
 
     def is_a(self, types: Types, wanted: Types) -> bool:
         """Whether an object declared with `types` may stand where `wanted` is asked for."""
