@@ -58,6 +58,7 @@ SHOP = """
 ORDER = """
 (define (problem order) (:domain shop) (:objects cup jug - item) (:init (= (gas) 1)) (:goal (made cup)))
 """
+DOMAINS = Path(__file__).parent / "domains"
 BUILD = "(pick-up b2)\n(stack b2 b3)\n(pick-up b1)\n(stack b1 b2)\n"
 
 Pair = tuple[Path, Path]
@@ -137,11 +138,27 @@ def test_missed_goals_are_counted(tower: Pair, plan: str, satisfied: int) -> Non
         ("(and (at x a) (or (seen b) (seen depot)))", "(mark a)", 1, 2),
         ("(and (at x a) (forall (?p - place) (seen ?p)))", "(mark a)", 1, 2),
         ("(and (seen b) (or (seen b) (seen depot)) (at x a))", "(mark a)", 1, 3),
+        (
+            "(and (or (seen b) (at t b)) (forall (?p - place) (seen ?p)) (exists (?p - place) (seen ?p)))",
+            "(mark a)",
+            1,
+            3,
+        ),
+        ("(and (seen b) (and (at x b) (and (or (seen b) (seen depot)))))", "(mark a)", 0, 3),
+        ("(and (imply (seen b) (at x b)) (not (or (seen a) (seen b))) (not (seen a)))", "(mark a)", 1, 3),
+        ("(and (forall (?p - place) (or (seen ?p) (at t ?p))) (or (seen a) (seen b)) (at x b))", "(mark a)", 1, 3),
+        ("(and (or (seen a) (seen b)) (or (seen a) (at x b)) (at x b) (preference p (seen b)))", "(mark a)", 2, 3),
     ],
 )
 def test_conjuncts_of_a_goal(trip: Callable[..., Pair], goal: str, plan: str, satisfied: int, total: int) -> None:
     outcome = validate(*trip("(always (at x a))", goal), plan)
     assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, satisfied, total)
+
+
+def test_conjuncts_count_whatever_the_last_state_violates(trip: Callable[..., Pair]) -> None:
+    goal = "(and (or (seen a) (seen b)) (exists (?p - place) (at t ?p)) (forall (?p - place) (seen ?p)))"
+    outcome = validate(*trip("(and (always (not (seen a))) (sometime (seen b)))", goal), "(mark a)")
+    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, 2, 3)
 
 
 @pytest.mark.parametrize("stamp", ["", "{n}: ", "{n}.5: "])
@@ -175,6 +192,127 @@ def test_no_plan_succeeds_by_way_of_an_undeclared_object(write: Write) -> None:
     for plan, step in [("(go a b)\n(go b nowhere)\n(go nowhere b)", 2), ("(go b a)\n(go a nowhere)", 1)]:
         outcome = validate(*files, plan)
         assert (outcome.label, outcome.failing_step) == (Label.PRECONDITION, step)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "plan", "label", "step"),
+    [
+        # quantifiers range over declared objects only, whatever a later step names
+        ("(sometime (clean c))", "(inspect)\n(paint zz)", Label.PRECONDITION, 2),
+        ("(forall (?x) (always (clean ?x)))", "(inspect)\n(paint zz)", Label.PRECONDITION, 2),
+        ("(always (not (painted w1)))", "(paint w1)\n(paint zz)", Label.SAFETY, 1),  # violated before step 2
+        ("(always (not (painted w1)))", "(paint zz)\n(paint w1)", Label.PRECONDITION, 1),
+        ("(always (painted w1))", "(paint zz)", Label.SAFETY, 1),  # violated by the initial state
+        ("(always (not (exists (?x) (painted ?x))))", "(inspect)\n(paint zz)\n(inspect)", Label.PRECONDITION, 2),
+        ("(sometime-before (painted w1) (painted c))", "(paint w1)\n(smear zz)", Label.SAFETY, 1),
+        ("(at end (painted w1))", "(inspect)\n(smear zz)", Label.PRECONDITION, 2),
+        ("(sometime (clean c))", "(smear w1)\n(smear c)\n(smear zz)", Label.PRECONDITION, 1),
+    ],
+)
+def test_undeclared_object_without_types_keeps_its_place(
+    write: Write, constraints: str, plan: str, label: Label, step: int
+) -> None:
+    walls = """(define (domain walls) (:requirements :adl) (:constants c) (:predicates (clean ?x) (painted ?x) (seen))
+     (:action inspect :parameters () :precondition (forall (?x) (clean ?x)) :effect (seen))
+     (:action smear :parameters (?x) :precondition (painted ?x) :effect (not (painted ?x)))
+     (:action paint :parameters (?x) :precondition () :effect (painted ?x)))"""
+    task = f"""(define (problem p) (:domain walls) (:objects w1) (:init (clean c) (clean w1)) (:goal (seen))
+     (:constraints {constraints}))"""
+    outcome = validate(write("walls.pddl", walls), write("walls-1.pddl", task), plan)
+    assert (outcome.label, outcome.failing_step) == (label, step)
+    assert outcome.plan_size == len(plan.splitlines())
+
+
+COSTS = """
+(define (domain costs) (:requirements :adl :action-costs) (:predicates (at ?x) (seen ?x) (late))
+ (:functions (total-cost) (far ?x ?y))
+ (:action go :parameters (?x ?y) :precondition (at ?x)
+  :effect (and (not (at ?x)) (at ?y) (increase (total-cost) (far ?x ?y))
+   (when (late) (increase (total-cost) (far ?y ?x)))))
+ (:action look :parameters (?x) :precondition (at ?x) :effect (seen ?x)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "constraints", "plan", "label", "step"),
+    [
+        ("(= (far a b) 2.5)", "", "(go a b)", Label.SUCCESS, None),  # total-cost need have no value
+        ("(= (far b a) 1)", "", "(look a)\n(go a b)", Label.PRECONDITION, 2),
+        ("(= (far a b) 1) (late)", "", "(go a b)\n(go b a)", Label.PRECONDITION, 1),  # the condition holds: (far b a)
+        ("(= (far b a) 1)", "(always (not (seen a)))", "(look a)\n(go a b)", Label.SAFETY, 1),
+        ("(at b)", "", "(look a)", Label.SUCCESS, None),  # nothing has given the metric a value
+        ("(at b)", "(always (not (seen a)))", "(look a)", Label.SAFETY, 1),
+        ("", "", "(look a)", Label.GOAL, None),
+    ],
+)
+def test_costs_without_a_value(
+    write: Write, init: str, constraints: str, plan: str, label: Label, step: int | None
+) -> None:
+    task = f"""(define (problem p) (:domain costs) (:objects a b) (:init (at a) {init}) (:goal (at b))
+     {f"(:constraints {constraints})" if constraints else ""} (:metric minimize (total-cost)))"""
+    outcome = validate(write("costs.pddl", COSTS), write("costs-1.pddl", task), plan)
+    assert (outcome.label, outcome.failing_step) == (label, step)
+    assert ("undefined: (far " in outcome.detail) == (label is Label.PRECONDITION)
+
+
+def test_goal_that_compares_a_number_without_a_value(write: Write) -> None:
+    task = """(define (problem p) (:domain costs) (:objects a b) (:init (at a))
+     (:goal (and (at a) (seen b) (< (far a b) 3) (or (seen a) (seen b)))))"""
+    files = write("costs.pddl", COSTS), write("costs-1.pddl", task)
+    outcome = validate(*files, "(look a)")
+    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, 2, 4)
+    assert validate(*files, "").label is Label.FORMAT
+
+
+ADL = """
+(define (domain adl) (:requirements :adl) (:types cup pot - object mug - cup steam)
+ (:constants c - cup) (:predicates (p) (q) (on ?x - object) (of ?x - (either cup pot)) (up ?x - steam))
+ (:action add-delete :parameters () :precondition (p) :effect (and (when (p) (not (q))) (q)))
+ (:action turn :parameters () :precondition () :effect (and (when (p) (not (p))) (when (not (p)) (p))))
+ (:action all :parameters () :precondition (forall (?x - cup) (on ?x)) :effect (q))
+ (:action some :parameters () :precondition (exists (?x - (either mug pot)) (on ?x)) :effect (q))
+ (:action fill :parameters (?x - cup) :precondition () :effect (and (on ?x) (q)))
+ (:action touch :parameters (?x - object) :precondition () :effect (q))
+ (:action none :parameters () :precondition (forall (?x - steam) (p)) :effect (q))
+ (:action mark :parameters () :precondition () :effect (forall (?x - cup ?y - pot) (when (not (= ?x ?y)) (of ?x)))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "plan", "goal", "label"),
+    [
+        ("(p)", "(add-delete)", "(q)", Label.SUCCESS),  # adding wins
+        ("(p)", "(turn)", "(not (p))", Label.SUCCESS),  # conditions are read before the action
+        ("", "(turn)", "(p)", Label.SUCCESS),
+        ("(on c) (on m) (on e)", "(all)", "(q)", Label.SUCCESS),
+        ("(on m) (on e)", "(all)", "(q)", Label.PRECONDITION),  # constants are in the range
+        ("(on c) (on e)", "(all)", "(q)", Label.PRECONDITION),  # and subtypes
+        ("(on c) (on m)", "(all)", "(q)", Label.PRECONDITION),  # and objects of several types
+        ("(on m)", "(some)", "(q)", Label.SUCCESS),
+        ("(on c)", "(some)", "(q)", Label.PRECONDITION),
+        ("", "(fill m)", "(q)", Label.SUCCESS),
+        ("", "(fill e)", "(q)", Label.SUCCESS),  # an object of either type is of both
+        ("", "(fill k)", "(q)", Label.FORMAT),
+        ("", "(touch c)", "(q)", Label.SUCCESS),
+        ("", "(touch s)", "(q)", Label.FORMAT),  # `object` is above the types that are put under it only
+        ("", "(none)", "(q)", Label.PRECONDITION),
+        ("(up s)", "(mark)", "(forall (?x - object) (not (on ?x)))", Label.SUCCESS),
+        ("", "(mark)", "(and (of m) (of c) (of e) (not (of k)))", Label.SUCCESS),
+        ("(p) (not (p))", "(mark)", "(and (p) ())", Label.SUCCESS),
+    ],
+)
+def test_the_language(write: Write, init: str, plan: str, goal: str, label: Label) -> None:
+    task = f"""(define (problem p) (:domain adl) (:objects m - mug k - pot e - (either pot mug) s - steam)
+     (:init {init}) (:goal {goal}))"""
+    assert validate(write("adl.pddl", ADL), write("adl-1.pddl", task), plan).label is label
+
+
+@pytest.mark.parametrize(
+    "problem", sorted(DOMAINS.glob("*/p*.pddl")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_hand_written_problems_are_sound_and_open(problem: Path) -> None:
+    outcome = validate(problem.with_name("domain.pddl"), problem, "")
+    assert (outcome.label, outcome.detail) == (Label.FORMAT, "empty plan")
 
 
 @pytest.mark.parametrize(
@@ -235,6 +373,7 @@ def test_long_plans_and_long_names(tower: Pair) -> None:
     assert (outcome.label, outcome.failing_step) == (Label.PRECONDITION, 1)
 
 
+BROKEN_OFF = "(drive t a b)\n(drive t a b)"
 THERE_AND_BACK = "(drive t a b)\n(drive t b a)\n(drive t a depot)"
 
 
@@ -243,7 +382,17 @@ THERE_AND_BACK = "(drive t a b)\n(drive t b a)\n(drive t a depot)"
     [
         ("(always (not (at t b)))", "(mark a)\n(drive t a b)\n(drive t b depot)", 2),
         ("(always (not (at t b)))", "0: (mark a)\n1: (drive t a b)\n2: (drive t b depot)", 2),
-        ("(always (not (at t b)))", "(drive t a b)\n(drive t a b)", 1),  # the state fails before the action
+        ("(always (not (at t b)))", BROKEN_OFF, 1),  # the state fails before the action
+        ("(sometime-before (at t b) (exists (?p - place) (seen ?p)))", BROKEN_OFF, 1),
+        ("(sometime-before (exists (?p - place) (not (at t a))) (seen a))", BROKEN_OFF, 1),
+        ("(sometime-before (imply (forall (?p - place) (seen ?p)) (at t b)) (seen a))", BROKEN_OFF, 1),
+        ("(at-most-once (forall (?p - place) (not (seen ?p))))", THERE_AND_BACK, None),
+        ("(sometime-before (at t b) (at t b))", THERE_AND_BACK, 1),
+        ("(sometime-before (at t a) (at t a))", THERE_AND_BACK, 1),
+        ("(sometime-before (at t b) (at t a))", THERE_AND_BACK, None),
+        ("(sometime-after (at t b) (at t b))", THERE_AND_BACK, None),
+        ("(at end (seen a))", THERE_AND_BACK, 3),
+        ("(hold-during 1 3 (at t a))", BROKEN_OFF, 1),
         ("(always (not (at t depot)))", "(mark a)\n(drive t a depot)", 2),  # only the last state fails
         ("(always (not (at t a)))", "(mark a)\n(drive t a depot)", 1),  # the initial state fails
         ("(always (imply (at t b) (seen a)))", THERE_AND_BACK, 1),
@@ -254,9 +403,9 @@ THERE_AND_BACK = "(drive t a b)\n(drive t b a)\n(drive t a depot)"
         ("(sometime-after (at t b) (seen a))", THERE_AND_BACK, 3),
     ],
 )
-def test_violated_constraints(trip: Callable[..., Pair], constraints: str, plan: str, step: int) -> None:
+def test_violated_constraints(trip: Callable[..., Pair], constraints: str, plan: str, step: int | None) -> None:
     outcome = validate(*trip(constraints), plan)
-    assert (outcome.label, outcome.failing_step) == (Label.SAFETY, step)
+    assert (outcome.label, outcome.failing_step) == (Label.SAFETY if step else Label.SUCCESS, step)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +415,13 @@ def test_violated_constraints(trip: Callable[..., Pair], constraints: str, plan:
         ("(sometime-before (at t b) (seen a))", "(mark a)\n" + THERE_AND_BACK, Label.SUCCESS),
         ("(sometime-before (at t b) (seen a))", "(drive t a depot)", Label.SUCCESS),
         ("(preference p (always (not (at t b))))", THERE_AND_BACK, Label.SUCCESS),
+        ("(preference p (always (not (at t b))))", "(drive t a b)\n(drive t a b)", Label.PRECONDITION),
+        (
+            "(and (preference p (always (seen a))) (sometime (seen a)))",
+            "(drive t a b)\n(mark b)\n(mark b)",
+            Label.PRECONDITION,
+        ),
+        ("(forall (?p - place) (preference p (always (seen ?p))))", "(mark b)\n(mark b)", Label.PRECONDITION),
         (
             "(always (not (at t b)))",
             "(drive t a b)",
@@ -298,7 +454,12 @@ def test_temporal_plans_keep_their_times(write: Write) -> None:
         (TOWER.strip()[:-1], "bracket"),
         (TOWER + ")", "bracket too many"),
         (TOWER.replace("(:goal", "(:constraints (allways (clear b1))) (:goal"), "line 4: Syntax error"),
-        (TOWER.replace(":init", ":inits"), "Syntax error"),
+        (TOWER.replace(":init", ":inits"), ":init"),
+        (TOWER.replace(":init", ":unit (a)) (:init"), "Syntax error"),
+        (TOWER.replace("(:goal", "(:init) (:goal"), "two :init"),
+        (TOWER.replace("(on b1 b2)", "(on b1 b7)"), "b7"),
+        (TOWER.replace("(on b1 b2)", "(above b1 b2)"), "above"),
+        (TOWER.replace("b1 b2 b3)", "b1 b2 b2 b3)", 1), "b2"),
         (TOWER.partition("(:goal")[0] + ")", ":goal"),
         (BLOCKSWORLD, "(define (problem"),
         ("", "(define (problem"),
@@ -325,6 +486,36 @@ def test_unreadable_problem_is_nobodys_plan(tower: Pair, write: Write, text: str
 def test_unreadable_domain_is_nobodys_plan(tower: Pair, write: Write, text: str) -> None:
     with pytest.raises(InputError, match=r"broken\.pddl"):
         validate(write("broken.pddl", text), tower[1], BUILD)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("place thing - object", "place thing - object object - thing", "its own supertype"),
+        ("place thing - object", "place thing object - object", "its own supertype"),
+        ("(?p - place)", "(?p)", "?p has none"),
+        ("depot - place", "depot", "depot has none"),
+        ("?a ?b - place", "?a ?a - place", "Re-declaration"),
+        ("(seen ?p))", "(seen ?q))", "q"),
+        ("(:requirements", "(:types tool) (:requirements", "two :types"),
+        ("(at ?t ?b)", "(at ?b ?t)", "Type problem"),
+        ("(at ?t ?b)", "(at ?t ?b ?b)", "Type problem"),
+    ],
+)
+def test_domain_that_val_cannot_judge(
+    write: Write, trip: Callable[..., Pair], old: str, new: str, complaint: str
+) -> None:
+    files = trip("(always (at x a))")
+    assert old in TRANSPORT
+    with pytest.raises(InputError, match="broken") as error:
+        validate(write("broken.pddl", TRANSPORT.replace(old, new)), files[1], "(mark a)")
+    assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize("goal", ["(at a t)", "(seen x)", "(seen a b)", "(seen c)", "(and (at t a) (not (gone t)))"])
+def test_goal_of_the_wrong_type(trip: Callable[..., Pair], goal: str) -> None:
+    with pytest.raises(InputError, match=r"trip\.pddl"):
+        validate(*trip("(always (at x a))", goal), "(mark a)")
 
 
 def test_missing_files_are_named(tower: Pair, tmp_path: Path) -> None:

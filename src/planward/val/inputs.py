@@ -1,7 +1,8 @@
 """What must be known of a domain and a problem before VAL's words can be read.
 
 VAL reads broken PDDL without complaint: it drops what it cannot parse, be it an action or a
-misspelt constraint, and judges plans on the rest. So the files are checked before it runs.
+misspelt constraint, keeps one of two sections of a kind, and judges plans on the rest. So the
+files are checked before it runs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 TOKEN = re.compile(r"[()]|[^\s()]+")
 COMPARISONS = {"<", ">", "<=", ">="}
 TEMPORAL = {":durative-action", ":process", ":event"}
+REPEATABLE = {":action", ":derived", ":class"} | TEMPORAL
+TypedList = list[tuple[str, tuple[str, ...]]]  # names, each with its types: none, one, or those of an `either`
 
 
 class InputError(ValueError):
@@ -24,9 +27,10 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Goal:
-    """One conjunct of a goal. `atom` is set for a literal, and None for any larger formula."""
+    """One conjunct of a goal, as PDDL. `atom` is set for a literal, and None for any larger formula."""
 
-    atom: str | None
+    formula: str
+    atom: str | None = None
     positive: bool = True
 
 
@@ -34,22 +38,64 @@ class Goal:
 class Inputs:
     """A domain and a problem, as far as plans name them; all names are in lower case.
 
-    `actions` maps a name to its number of arguments. `temporal`: plans need timestamps.
+    `actions` maps a name to its number of arguments. `typed`: the domain declares types. `temporal`: plans
+    need timestamps. `soft`: some constraints are preferences.
     """
 
     actions: dict[str, int]
     objects: frozenset[str]
     goals: tuple[Goal, ...]
+    typed: bool
     temporal: bool
+    soft: bool
 
 
 def read_inputs(domain: Path, problem: Path) -> Inputs:
     """Scan a domain and a problem; files that did not change are scanned once.
 
     Raises:
-        InputError: a file is missing, is not balanced, or is not a domain or a problem; names the file.
+        InputError: a file is missing, is not balanced, or is not a domain or a problem that VAL reads whole;
+            names the file.
     """
     return _scan(domain, problem, _version(domain), _version(problem))
+
+
+def rewritten(problem: Path, goal: str | None = None) -> str:
+    """A problem as PDDL, but for its metric and its preferences; with `goal`, that is its goal, without constraints.
+
+    Raises:
+        InputError: as `read_inputs`.
+    """
+    head: list[Any] = ["define", ["problem", "rewritten"]]
+    return _text([*head, *filter(None, (_kept(section, goal) for section in _sections(problem, "problem")))])
+
+
+def _kept(section: list[Any], goal: str | None) -> list[Any] | None:
+    match section[0]:
+        case ":goal" if goal is not None:
+            return [":goal", goal]
+        case ":metric":
+            return None
+        case ":constraints":
+            hard = _hard(section[1]) if goal is None else None
+            return hard and [":constraints", hard]
+        case _:
+            return section
+
+
+def _hard(constraint: Any) -> Any:
+    """A constraint without its preferences; None where nothing is left."""
+    match constraint:
+        case ["preference", *_]:
+            return None
+        case ["and", *parts]:
+            hard = [part for part in map(_hard, parts) if part is not None]
+            return ["and", *hard] if hard else None
+        case ["forall", variables, part]:
+            hard = _hard(part)
+            return hard and ["forall", variables, hard]
+        case _:
+            return constraint
 
 
 def _version(path: Path) -> tuple[int, int]:
@@ -67,13 +113,25 @@ def _scan(domain: Path, problem: Path, *_versions: tuple[int, int]) -> Inputs:
     goal = [section for section in problem_sections if section[0] == ":goal"]
     if len(goal) != 1 or len(goal[0]) != 2:
         raise InputError(f"{problem}: needs one :goal with one formula")
-    declarations = [s for s in domain_sections if s[0] == ":constants"]
-    declarations += [s for s in problem_sections if s[0] == ":objects"]
+    if not any(section[0] == ":init" for section in problem_sections):
+        raise InputError(f"{problem}: needs an :init")
+    types = next((_typed_list(section[1:]) for section in domain_sections if section[0] == ":types"), None)
+    actions = dict(_action(s, domain) for s in domain_sections if s[0] in {":action", ":durative-action"})
+    constants = [pair for s in domain_sections if s[0] == ":constants" for pair in _typed_list(s[1:])]
+    objects = [pair for s in problem_sections if s[0] == ":objects" for pair in _typed_list(s[1:])]
+    if types is not None:
+        _check_hierarchy(types, domain)
+        parameters = [pair for action in actions.values() for pair in action]
+        for path, pairs in (domain, parameters), (domain, constants), (problem, objects):
+            if untyped := next((name for name, its_types in pairs if not its_types), None):
+                raise InputError(f"{path}: the domain has types, and {untyped} has none")
     return Inputs(
-        actions=dict(_action(s, domain) for s in domain_sections if s[0] in {":action", ":durative-action"}),
-        objects=frozenset(name for section in declarations for name in _names(section[1:])),
+        actions={name: len(parameters) for name, parameters in actions.items()},
+        objects=frozenset(name for name, _ in constants + objects),
         goals=tuple(_goals(goal[0][1])),
+        typed=types is not None,
         temporal=any(section[0] in TEMPORAL for section in domain_sections),
+        soft=any(section[0] == ":constraints" and "preference" in _text(section) for section in problem_sections),
     )
 
 
@@ -87,6 +145,9 @@ def _sections(path: Path, kind: str) -> list[list[Any]]:
         raise InputError(f"{path}: not one (define ({kind} ...) ...)")
     if not all(isinstance(section, list) and section and isinstance(section[0], str) for section in sections):
         raise InputError(f"{path}: every section of the {kind} must be (:name ...)")
+    once = [section[0] for section in sections if section[0] not in REPEATABLE]
+    if twice := next((name for name in once if once.count(name) > 1), None):
+        raise InputError(f"{path}: the {kind} has two {twice} sections")
     return sections
 
 
@@ -113,21 +174,41 @@ def _forms(path: Path) -> list[Any]:
     return stack[0]
 
 
-def _action(section: list[Any], domain: Path) -> tuple[str, int]:
+def _action(section: list[Any], domain: Path) -> tuple[str, TypedList]:
     match section:
         case [_, str() as name, ":parameters", list() as parameters, *_]:
-            return name, sum(isinstance(word, str) and word.startswith("?") for word in parameters)
+            return name, _typed_list(parameters)
         case _:
             raise InputError(f"{domain}: an action needs a name and :parameters, got {section[1:3]}")
 
 
-def _names(words: list[Any]) -> Iterator[str]:
-    """The names of a typed list, without the types after each dash."""
-    is_type = False
-    for word in words:
-        if not is_type and isinstance(word, str) and word != "-":
-            yield word
-        is_type = word == "-"
+def _typed_list(words: list[Any]) -> TypedList:
+    """The names of a typed list with their types: none, one, or those of an `either`."""
+    pairs: TypedList = []
+    waiting: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "-":
+            named: Any = next(rest, [])
+            types = (named,) if isinstance(named, str) else tuple(n for n in named[1:] if isinstance(n, str))
+            pairs += [(name, types) for name in waiting]
+            waiting = []
+        elif isinstance(word, str):
+            waiting.append(word)
+    return pairs + [(name, ()) for name in waiting]
+
+
+def _check_hierarchy(types: TypedList, domain: Path) -> None:
+    """Raises InputError where a type is its own supertype: VAL's parser would not come to an end."""
+    above: dict[str, set[str]] = {}
+    for name, supertypes in types:
+        above.setdefault(name, set()).update(supertypes)
+    for name in above:
+        reached, frontier = set[str](), {name}
+        while frontier := {up for below in frontier for up in above.get(below, ())} - reached:
+            reached |= frontier
+        if name in reached:
+            raise InputError(f"{domain}: the type {name} is its own supertype")
 
 
 def _goals(formula: Any) -> Iterator[Goal]:
@@ -139,13 +220,26 @@ def _goals(formula: Any) -> Iterator[Goal]:
                 stack.extend(reversed(parts))
             case [] | ["preference", *_]:
                 continue
-            case ["not", [*words]] if _is_atom(words):
-                yield Goal(f"({' '.join(words)})", positive=False)
-            case [*words] if _is_atom(words):
-                yield Goal(f"({' '.join(words)})")
-            case _:
-                yield Goal(None)
+            case ["not", [*words]] as formula if _is_atom(words):
+                yield Goal(_text(formula), f"({' '.join(words)})", positive=False)
+            case [*words] as formula if _is_atom(words):
+                yield Goal(_text(formula), f"({' '.join(words)})")
+            case formula:
+                yield Goal(_text(formula))
 
 
 def _is_atom(words: list[Any]) -> bool:
     return bool(words) and all(isinstance(word, str) for word in words) and words[0] not in COMPARISONS
+
+
+def _text(form: Any) -> str:
+    """A form as PDDL; without recursion, for formulas may be nested deeply."""
+    words, waiting = [], [form]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            words.append(part)
+        else:
+            words.append("(")
+            waiting += [")", *reversed(part)]
+    return " ".join(words)

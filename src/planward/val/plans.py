@@ -37,18 +37,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order of the lines, and the text that VAL is given.
+    """Steps in the order of the lines, and the text that VAL is given: the first `given` of them.
 
     `undeclared` maps each stand-in for an object that neither file declares to the name as written.
     """
 
     steps: tuple[Step, ...]
     text: str
+    given: int
     undeclared: dict[str, str]
 
     def undeclared_at(self) -> int | None:
         """Position of the first step that names an undeclared object."""
-        words = ((step.action.strip("()").split(), position) for position, step in enumerate(self.steps, 1))
+        words = ((_words(step.action), position) for position, step in enumerate(self.steps, 1))
         return next((position for names, position in words if not self.undeclared.keys().isdisjoint(names)), None)
 
     def as_written(self, message: str) -> str:
@@ -103,7 +104,30 @@ def read_plan(text: str, inputs: Inputs) -> Plan:
         if any(later.start <= earlier.start for earlier, later in pairwise(steps)):
             raise FormatError("timestamps must rise from line to line")
         steps = [Step(step.action, float(position)) for position, step in enumerate(steps, start=1)]
-    return Plan(tuple(steps), "".join(line + "\n" for line in lines), {new: old for old, new in undeclared.items()})
+    stand_ins = {new: old for old, new in undeclared.items()}
+    if stand_ins and not inputs.typed and not inputs.temporal:
+        lines = _cut(lines, stand_ins, inputs)
+    return Plan(tuple(steps), "".join(line + "\n" for line in lines), len(lines), stand_ins)
+
+
+def _cut(lines: list[str], stand_ins: dict[str, str], inputs: Inputs) -> list[str]:
+    """The lines up to the first with an undeclared object, and in its place a declared one.
+
+    Without types, VAL takes every object that a plan names for one of the problem's, and quantifiers would
+    range over it. The last line is there for what VAL checks before it: it fails whatever VAL says of it.
+    """
+    declared = min(inputs.objects, default=None)
+    kept: list[str] = []
+    for line in lines:
+        words = _words(line)
+        if not stand_ins.keys().isdisjoint(words):
+            return [*kept, f"({' '.join(word if word not in stand_ins else declared or word for word in words)})"]
+        kept.append(line)
+    return kept
+
+
+def _words(action: str) -> list[str]:
+    return action.strip("()").split()
 
 
 def shown(text: str) -> str:

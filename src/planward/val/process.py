@@ -14,7 +14,9 @@ from planward.records import VerifierError
 from planward.val.inputs import InputError
 
 VARIABLE = "VAL_BINARY"
-COMPLAINT = re.compile(r"^(.*): line: (\d+): Error: (.*)$", re.MULTILINE)
+COMPLAINT = re.compile(
+    r"^(.*): line: (\d+): (?:Error: |Warning: (?=Undeclared symbol|Re-declaration of symbol))(.*)$", re.MULTILINE
+)
 
 _checked: set[tuple[Path | tuple[str, int, int], ...]] = set()  # parser, and both files as they were then
 
@@ -45,10 +47,11 @@ def check_inputs(validate: Path, domain: Path, problem: Path, timeout: float) ->
     """Have VAL's own parser read a domain and a problem; once for files that did not change.
 
     `Validate` is silent about syntax errors and drops what follows them; `Parser`, which comes in the
-    same folder, reports them. Where a build has no Parser, the packaged one is taken.
+    same folder, reports them. Where a build has no Parser, the packaged one is taken. Names that are not
+    declared, or twice, are errors here: to Parser some are warnings.
 
     Raises:
-        InputError: a syntax error; names file and line.
+        InputError: a syntax error or a name at fault; names file and line.
         ProcessError: the parser ran for `timeout` seconds.
     """
     parser = next((p for p in (validate.with_name("Parser"), _packaged("Parser")) if os.access(p, os.X_OK)), None)

@@ -9,10 +9,11 @@ from planward.records import Label, Outcome
 from planward.val.inputs import Goal, InputError, Inputs
 from planward.val.plans import Plan, shown
 
+# A formula with a quantifier ends with a line break, wherever it stands in the line.
 VIOLATION = re.compile(
-    r"Failure to satisfy: .*|\(.* satisfied without .* sometime before"
-    r"|Constraint violated by satisfaction of .*|Final requirement .* violated"
-    r"|Outstanding requirements unsatisfied during plan:|Failed to meet deadline on .*"
+    r"Failure to satisfy: .*|.*satisfied without .*"
+    r"|Constraint violated by satisfaction of .*|Final requirement .*|Condition failed"
+    r"|Outstanding requirements unsatisfied during plan:|Outstanding deadlines to be met:|Failed to meet deadline on .*"
 )
 HAPPENING = re.compile(r"Checking next happening \(time (-?[0-9.]+(?:e[+-]?[0-9]+)?)\)")
 PLAN_SIZE = re.compile(r"Plan size: (\d+)", re.MULTILINE)
@@ -23,10 +24,14 @@ UNREADABLE_INPUT = (
     "Bad problem file!",
     "Problem in domain definition!",
     "Error in type-checking!",
+    "Type problem in domain description!",
+    "Type problem in problem specification!",
 )
 EXECUTED = "Plan executed successfully - checking goal"
 FAILED_ACTION = "Plan failed because of unsatisfied precondition in:"
 TRAJECTORY = "Checking trajectory constraints at"
+UNDEFINED = "Attempt to access undefined numeric expression!"
+ACCESS = re.compile(r"^Attempt to access undefined expression: (.*)$", re.MULTILINE)
 
 
 class UnreadableReportError(Exception):
@@ -35,6 +40,10 @@ class UnreadableReportError(Exception):
 
 def read_report(report: str, plan: Plan, inputs: Inputs) -> Outcome:
     """Turn VAL's output (standard output, then standard error) into an outcome.
+
+    Where the goal is missed its literals are counted, by VAL's repair advice, and its larger formulas (`or`,
+    `forall`, ...) are taken as missed too: the advice does not tell them apart. `goals_satisfied` is None
+    where VAL gave no advice, for it came upon a number without a value.
 
     Raises:
         InputError: VAL rejects the domain or the problem; the caller names the files.
@@ -48,14 +57,57 @@ def read_report(report: str, plan: Plan, inputs: Inputs) -> Outcome:
         raise UnreadableReportError(shown(report.strip()[-80:]))
     if "Plan size:" not in report:
         return Outcome(Label.FORMAT, size, goals_total=total, detail=_rejection(report, plan))
-    if not inputs.temporal and PLAN_SIZE.findall(report) != [str(size)]:
-        raise UnreadableReportError(f"it read {PLAN_SIZE.findall(report)} actions of {size}")
+    if not inputs.temporal and PLAN_SIZE.findall(report) != [str(plan.given)]:
+        raise UnreadableReportError(f"it read {PLAN_SIZE.findall(report)} actions of {plan.given}")
     lines = [line.strip() for line in report.splitlines()]
-    if EXECUTED in lines:
-        return _declared(_executed(lines, report, plan, inputs.goals), plan)
-    if "Plan failed to execute" in lines:
-        return _declared(_stopped(lines, plan, total), plan)
+    stopped = EXECUTED not in lines
+    if not stopped:
+        outcome = _executed(report, plan, inputs.goals)
+    elif "Plan failed to execute" in lines or UNDEFINED in lines:
+        outcome = _stopped(lines, report, plan, inputs)
+    else:
+        raise UnreadableReportError(shown(report.strip()[-80:]))
+    step = plan.undeclared_at()
+    if step is None or (stopped and _precedes(outcome, step, inputs)):
+        return outcome
+    detail = plan.as_written(f"{plan.steps[step - 1].action}: undeclared object")
+    return Outcome(Label.PRECONDITION, size, step, None, total, detail)
+
+
+def breaks_off(report: str) -> bool:
+    """Whether VAL ran the plan to its end and then came upon a number without a value, in the goal or the metric."""
+    return UNDEFINED in _ending(report)
+
+
+def holds(report: str) -> bool:
+    """Whether the goal holds at the end of a plan that runs to its end, whatever the constraints say.
+
+    Raises:
+        UnreadableReportError: the plan did not run to its end, or the output matches no known form.
+    """
+    ending = _ending(report)
+    # VAL looks at the goal first, and at the trajectory only where the goal holds.
+    if "Plan valid" in ending or any(line.startswith(TRAJECTORY) for line in ending):
+        return True
+    if "Goal not satisfied" in ending or UNDEFINED in ending:
+        return False
     raise UnreadableReportError(shown(report.strip()[-80:]))
+
+
+def _ending(report: str) -> list[str]:
+    """The lines from the check of the goal on; none where the plan did not run to its end."""
+    lines = [line.strip() for line in report.splitlines()]
+    return lines[lines.index(EXECUTED) :] if EXECUTED in lines else []
+
+
+def _precedes(outcome: Outcome, step: int, inputs: Inputs) -> bool:
+    """Whether what VAL stopped for comes before an undeclared object at `step`.
+
+    A violation does, even one by the initial state at step 1: VAL is given no step after that one.
+    """
+    if outcome.label is Label.SAFETY and not inputs.temporal:
+        return True
+    return outcome.failing_step is not None and outcome.failing_step < step
 
 
 def _rejection(report: str, plan: Plan) -> str:
@@ -72,50 +124,37 @@ def _rejection(report: str, plan: Plan) -> str:
     raise InputError("VAL cannot read all of it: a plan of declared actions and objects is rejected")
 
 
-def _declared(outcome: Outcome, plan: Plan) -> Outcome:
-    """The outcome, unless VAL let an undeclared object pass: then the precondition of that step failed.
-
-    Without types VAL refuses such an object only where a precondition asks something of it, so that a
-    plan could travel by way of a place that does not exist.
-    """
-    step = plan.undeclared_at()
-    if step is None or (outcome.failing_step is not None and outcome.failing_step <= step):
-        return outcome
-    detail = plan.as_written(f"{plan.steps[step - 1].action}: undeclared object")
-    return Outcome(Label.PRECONDITION, outcome.plan_size, step, None, outcome.goals_total, detail)
-
-
-def _executed(lines: Sequence[str], report: str, plan: Plan, goals: Sequence[Goal]) -> Outcome:
+def _executed(report: str, plan: Plan, goals: Sequence[Goal]) -> Outcome:
     """The verdict on a plan that ran to its end."""
-    size, total = len(plan.steps), len(goals)
-    ending = lines[lines.index(EXECUTED) :]
+    size, total, ending = len(plan.steps), len(goals), _ending(report)
     if "Plan valid" in ending:
         return Outcome(Label.SUCCESS, size, goals_satisfied=total, goals_total=total)
-    if "Goal not satisfied" not in ending:
-        raise UnreadableReportError(shown(report.strip()[-80:]))
+    goal_holds = holds(report)
     if not plan.steps:
         return Outcome(Label.FORMAT, 0, goals_total=total, detail="empty plan")
-    # VAL looks at the goal first, and at the trajectory only where the goal holds.
-    if any(line.startswith(TRAJECTORY) for line in ending):
+    if goal_holds:
         return Outcome(Label.SAFETY, size, size, total, total, detail=_violation(ending) or "trajectory constraint")
-    missing = _missing_goals(report, goals)
-    unmet = [f"{atom}" if value == "true" else f"(not {atom})" for atom, value in SET.findall(report)]
+    if UNDEFINED in ending:
+        return Outcome(Label.GOAL, size, goals_total=total, detail=f"undefined: {_accessed(report)}")
+    wanted = {(atom, value == "true") for atom, value in SET.findall(report)}
+    unmet = [atom if positive else f"(not {atom})" for atom, positive in sorted(wanted)]
     return Outcome(
         Label.GOAL,
         size,
-        goals_satisfied=total - missing,
+        goals_satisfied=sum(goal.atom is not None and (goal.atom, goal.positive) not in wanted for goal in goals),
         goals_total=total,
-        detail=f"missing: {' '.join(dict.fromkeys(unmet)) or 'part of the goal'}",
+        detail=f"missing: {' '.join(unmet) or 'part of the goal'}",
     )
 
 
-def _stopped(lines: Sequence[str], plan: Plan, total: int) -> Outcome:
+def _stopped(lines: Sequence[str], report: str, plan: Plan, inputs: Inputs) -> Outcome:
     """The verdict on a plan that VAL stopped at its last happening.
 
     Before each happening VAL checks the constraints of the state it starts from; where that state and
-    the action's precondition both fail it prints both, and the constraint came first.
+    the action's precondition both fail it prints both, and the constraint came first. It also stops at an
+    action that reads a number without a value, be it for its cost.
     """
-    size = len(plan.steps)
+    size, total = len(plan.steps), len(inputs.goals)
     happenings = [(n, float(match[1])) for n, line in enumerate(lines) if (match := HAPPENING.fullmatch(line))]
     if not happenings:
         raise UnreadableReportError("it stopped before the first action")
@@ -125,14 +164,18 @@ def _stopped(lines: Sequence[str], plan: Plan, total: int) -> Outcome:
     violation = _violation(before)
     failed = next((after[n + 1] for n, line in enumerate(after[:-1]) if line == FAILED_ACTION), None)
     mutex = next((line for line in after if line.startswith("Mutex violation: ")), None)
-    if violation is None and failed is None and mutex is None:
+    undefined = UNDEFINED in after
+    if undefined and any(line.startswith(TRAJECTORY) for line in after):
+        raise UnreadableReportError(f"a constraint reads {_accessed(report)}, which has no value")
+    if violation is None and failed is None and mutex is None and not undefined:
         if not any(line.startswith(TRAJECTORY) for line in before):
             raise UnreadableReportError("it stopped the plan without a reason")
         violation = "trajectory constraint"
     if violation is not None:
         return Outcome(Label.SAFETY, size, _started(plan, time_before), None, total, plan.as_written(violation))
-    step = _position(plan, failed or mutex or "", time)
-    reason = mutex or f"unsatisfied precondition: {_advice(after)}"
+    named = failed or mutex
+    step = _position(plan, named, time) if named and inputs.temporal else _started(plan, time)
+    reason = mutex or (f"unsatisfied precondition: {_advice(after)}" if failed else f"undefined: {_accessed(report)}")
     detail = plan.as_written(f"{plan.steps[step - 1].action}: {reason}")
     return Outcome(Label.PRECONDITION, size, step, None, total, detail)
 
@@ -162,27 +205,7 @@ def _position(plan: Plan, named: str, time: float) -> int:
     return min(same, key=lambda s: min(abs(s[0].start - time), abs(s[0].start + s[0].duration - time)))[1]
 
 
-def _missing_goals(report: str, goals: Sequence[Goal]) -> int:
-    """How many conjuncts of the goal do not hold, by VAL's repair advice.
-
-    A literal is missing where the advice is to set it. The advice on larger formulas (`or`, `forall`,
-    ...) names no conjunct: they are counted as the advice's outermost items beyond the literals.
-    """
-    advice = report.partition("The goal is not satisfied")[2].partition("Failed plans:")[0]
-    wanted = {(atom, value == "true") for atom, value in SET.findall(advice)}
-    literals = sum((goal.atom, goal.positive) in wanted for goal in goals if goal.atom)
-    formulas = sum(goal.atom is None for goal in goals)
-    others = min(max(_outermost(advice) - literals, 0), formulas)
-    return max(literals + others, 1)
-
-
-def _outermost(advice: str) -> int:
-    """Items at the top of a tree of `(Follow each of:` and leaves, one leaf a line."""
-    text = advice.strip()
-    if not text.startswith("(Follow each of:"):
-        return 1
-    depth = items = 0
-    for bracket in re.findall(r"[()]", text):
-        items += bracket == "(" and depth == 1
-        depth += 1 if bracket == "(" else -1
-    return items
+def _accessed(report: str) -> str:
+    """The function term without a value that VAL came upon."""
+    found = ACCESS.search(report)
+    return found[1] if found else "a number"

@@ -1,0 +1,10 @@
+; Bring both wagons to the platform and leave them there.
+(define (problem railyard-1)
+  (:domain railyard)
+  (:objects e1 - engine w1 w2 - wagon platform - main-line s1 s2 - siding)
+  (:init (= (total-cost) 0) (points s1 platform) (points s2 platform)
+         (= (distance s1 platform) 3) (= (distance platform s1) 3)
+         (= (distance s2 platform) 4) (= (distance platform s2) 4)
+         (on e1 platform) (on w1 s1) (on w2 s2) (braked w1) (braked w2))
+  (:goal (and (forall (?w - wagon) (and (on ?w platform) (braked ?w))) (exists (?t - siding) (on e1 ?t))))
+  (:metric minimize (total-cost)))

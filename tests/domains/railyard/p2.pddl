@@ -1,0 +1,17 @@
+; Two engines swap places once the wagon was fetched, which may not be left on the main line unbraked.
+(define (problem railyard-2)
+  (:domain railyard)
+  (:requirements :adl :typing :action-costs :constraints)
+  (:objects e1 e2 - engine w1 - wagon platform - main-line s1 s2 s3 - siding)
+  (:init (= (total-cost) 0) (points s1 platform) (points s2 platform) (points s3 platform) (short s3)
+         (= (distance s1 platform) 3) (= (distance platform s1) 3)
+         (= (distance s2 platform) 4) (= (distance platform s2) 4)
+         (= (distance s3 platform) 1) (= (distance platform s3) 1)
+         (on e1 s1) (on e2 s2) (on w1 s1) (braked w1))
+  (:goal (and (on e1 s2) (on e2 s1) (not (on w1 s1))))
+  (:constraints (and
+    (forall (?w - wagon) (at end (imply (exists (?t - main-line) (on ?w ?t)) (braked ?w))))
+    (forall (?w - wagon) (at-most-once (not (braked ?w))))
+    (forall (?t - siding) (always (not (and (on e1 ?t) (on e2 ?t)))))
+    (sometime-before (on e2 platform) (on w1 platform))))
+  (:metric minimize (total-cost)))

@@ -1,0 +1,15 @@
+; The heavy wagon goes through once a light one has proved the track.
+(define (problem railyard-3)
+  (:domain railyard)
+  (:requirements :adl :typing :action-costs :constraints)
+  (:objects e1 - engine light heavy - wagon platform - main-line s1 s2 - siding)
+  (:init (= (total-cost) 0) (points s1 platform) (points platform s2)
+         (= (distance s1 platform) 3) (= (distance platform s1) 3)
+         (= (distance s2 platform) 4) (= (distance platform s2) 4)
+         (on e1 s1) (on light s1) (on heavy s1) (braked light) (braked heavy))
+  (:goal (and (on heavy s2) (imply (on light s2) (braked light))))
+  (:constraints (and
+    (sometime-before (on heavy platform) (on light s2))
+    (sometime-after (on heavy s2) (forall (?w - wagon) (not (coupled ?w e1))))
+    (always (forall (?v ?w - wagon) (imply (and (coupled ?v e1) (coupled ?w e1)) (= ?v ?w))))))
+  (:metric minimize (total-cost)))
