@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -11,84 +10,40 @@ import pytest
 
 from planward import val
 from planward.params import Params
-from planward.pddl.generators import GENERATORS, domain_text, generated_problem, problem_text
-from planward.pddl.grounding import ground_problem
-from planward.pddl.language import Problem, load_domain, load_problem
-from planward.pddl.search import shortest_plan
+from planward.pddl.generators import GENERATORS, domain_text, problem_text
+from planward.pddl.language import load_domain, load_problem
 from planward.pddl.simulation import check_plan
-from planward.pddl.walks import loop_free_walk
 from planward.records import Label, Outcome
+from planward.tasks.planning.agreement import (
+    Agreement,
+    Candidate,
+    compare,
+    completed_plans,
+    distinct_plans,
+    drawn_instance,
+    essence,
+)
 
 Files = tuple[Path, Path]
 
 
-def agreed(files: Files, problem: Problem, plans: Sequence[Sequence[str]]) -> Counter[Label]:
-    """Check that both verifiers give each plan one verdict; returns how often each label came up."""
-    judged = val.validate_many([(*files, "\n".join(plan)) for plan in plans], workers=2)
-    for plan, by_val in zip(plans, judged, strict=True):
-        assert compared(check_plan(problem, plan)) == compared(by_val), (plan, by_val.detail)
-    return Counter(outcome.label for outcome in judged)
-
-
-def compared(outcome: Outcome) -> tuple[object, ...]:
-    return (
-        outcome.label,
-        outcome.failing_step,
-        outcome.plan_size,
-        outcome.goals_satisfied,
-        outcome.goals_total,
-    )
-
-
-def mutated(rng: Random, plan: Sequence[str], actions: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The plan with one or two things wrong, or right in another way."""
-    steps = list(plan)
-    for _ in range(rng.randint(1, 2)):
-        at = rng.randrange(len(steps)) if steps else 0
-        match rng.randrange(7 if steps else 1):
-            case 0:
-                steps.insert(at, rng.choice(actions))
-            case 1:
-                steps.pop(at)
-            case 2:
-                steps[at] = rng.choice(actions)
-            case 3:
-                steps.insert(at, steps[at])
-            case 4:
-                name, *arguments = steps[at].strip("()").split()
-                if arguments:
-                    arguments[rng.randrange(len(arguments))] = rng.choice(words)
-                steps[at] = f"({' '.join([name, *arguments])})"
-            case 5:
-                steps[at] = steps[at][:-1] + " " + rng.choice(words) + ")"
-            case _:
-                steps[at] = "(fly" + steps[at].strip("()").partition(" ")[1] + rng.choice(words) + ")"
-    return steps
-
-
+@pytest.mark.parametrize("safety", [False, True], ids=["free", "constrained"])
 @pytest.mark.parametrize("domain", GENERATORS)
-def test_on_generated_problems(shipped: Params, tmp_path: Path, domain: str) -> None:
-    rng = Random(f"agreement:{domain}")
+def test_on_generated_problems(shipped: Params, tmp_path: Path, domain: str, safety: bool) -> None:
+    rng = Random(f"agreement:{domain}:{safety}")
     domain_file = tmp_path / "domain.pddl"
     domain_file.write_text(domain_text(domain), encoding="utf-8")
-    ranges = {
-        name: bounds for name, bounds in shipped.problems.generated[domain].items() if not isinstance(bounds, int)
-    }
-    found: Counter[Label] = Counter()
-    for number in range(10):
-        instance = GENERATORS[domain](rng, {name: rng.randint(*bounds) for name, bounds in ranges.items()})
+    sizes = {name: bounds for name, bounds in shipped.problems.generated[domain].items() if not isinstance(bounds, int)}
+    found = Agreement()
+    for number in range(6):
+        instance = drawn_instance(rng, domain, sizes, safety, shipped.problems.max_states)
         file = tmp_path / f"{number}.pddl"
         file.write_text(problem_text(domain, instance), encoding="utf-8")
-        ground = ground_problem(generated_problem(domain, instance))
-        reference = shortest_plan(ground, 10**6)
-        actions = [operator.name for operator in ground.grounding.operators]
-        words = [*instance.objects, "zzz", "and", "1x"]
-        plans = [reference, [], reference[:-1], loop_free_walk(rng, ground, 5)[0], [step.upper() for step in reference]]
-        plans += [mutated(rng, reference, actions, words) for _ in range(7)]
-        parsed = load_problem(file, load_domain(domain_file))
-        found += agreed((domain_file, file), parsed, plans)
-    assert found.total() == 120
-    assert set(found) == set(Label) - {Label.SAFETY}
+        problem = load_problem(file, load_domain(domain_file))
+        found += compare(problem, domain_file, file, islice(distinct_plans(problem, rng), 30))
+    assert not found.disagreements, "\n".join(map(str, found.disagreements))
+    assert found.plans == 180
+    assert set(found.labels) == (set(Label) if safety else set(Label) - {Label.SAFETY})
 
 
 ROOMS = """
@@ -206,18 +161,58 @@ def test_goals_count_as_written(tmp_path: Path) -> None:
     assert (outcome.goals_satisfied, outcome.goals_total) == (1, 4)  # a repeated goal counts twice
 
 
-def test_on_random_plans_of_hand_written_domains(tmp_path: Path) -> None:
-    rng = Random(11)
-    for pair in ((ROOMS, VISIT), (ZOO, WALK)):
-        files = written(tmp_path, *pair)
-        problem = load_problem(files[1], load_domain(files[0]))
-        ground = ground_problem(problem)
-        actions = [operator.name for operator in ground.grounding.operators]
-        words = [*problem.objects, "zzz"]
-        reference = shortest_plan(ground, 10**5)
-        plans = [loop_free_walk(rng, ground, 4)[0] for _ in range(10)]
-        plans += [mutated(rng, reference, actions, words) for _ in range(40)]
-        assert len(agreed(files, problem, plans)) == 4
+@pytest.mark.parametrize("texts", [(ROOMS, VISIT), (ZOO, WALK)], ids=["untyped", "typed"])
+def test_on_plans_made_for_hand_written_domains(tmp_path: Path, texts: tuple[str, str]) -> None:
+    files = written(tmp_path, *texts)
+    problem = load_problem(files[1], load_domain(files[0]))
+    found = compare(problem, *files, islice(distinct_plans(problem, Random(11)), 100))
+    assert not found.disagreements, "\n".join(map(str, found.disagreements))
+    assert (found.plans, len(found.labels)) == (100, 4)
+
+
+def test_plans_are_distinct_and_the_same_for_one_seed(tmp_path: Path) -> None:
+    files = written(tmp_path, ZOO, WALK)
+    problem = load_problem(files[1], load_domain(files[0]))
+    first, again, other = (list(islice(distinct_plans(problem, Random(seed)), 300)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len({candidate.plan for candidate in first}) == 300
+    assert [candidate.kind for candidate in first[:2]] == ["reference", "empty"]
+
+
+def test_a_problem_without_many_plans_ends(tmp_path: Path) -> None:
+    domain = "(define (domain d) (:predicates (p)) (:action a :parameters () :precondition (not (p)) :effect (p)))"
+    problem = "(define (problem x) (:domain d) (:init) (:goal (p)))"
+    files = written(tmp_path, domain, problem)
+    plans = {candidate.plan for candidate in distinct_plans(load_problem(files[1], load_domain(files[0])), Random(0))}
+    assert {(), ("(a)",), ("(a)", "(a)")} <= plans
+
+
+def test_completions_are_compared_by_the_plan_in_them() -> None:
+    texts = ["(Turn)\n<end>", "Sure:\n0: (turn) [1]", "no plan here", "```\n```"]
+    assert completed_plans(texts) == [Candidate("model", ("(turn)",)), Candidate("model", ())]
+
+
+def test_a_verifier_that_judges_another_problem_is_found_out(tmp_path: Path) -> None:
+    files = written(tmp_path, ROOMS, VISIT)
+    easier = tmp_path / "easier.pddl"
+    easier.write_text(VISIT.replace("(has hall) ", ""), encoding="utf-8")
+    plans = [Candidate("a", ("(unlock vault)", "(go hall vault)")), Candidate("b", ("(go cell hall)",))]
+    found = compare(load_problem(easier, load_domain(files[0])), *files, plans)
+    first, second = found.disagreements
+    assert (first.candidate.kind, second.candidate.kind) == ("a", "b")
+    assert essence(first.in_process) == (Label.SUCCESS, None, 2, 3, 3)
+    assert essence(first.by_val) == (Label.GOAL, None, 2, 3, 4)
+    assert essence(second.in_process) == (Label.PRECONDITION, 1, 1, None, 3)  # only the number of goals differs
+    assert essence(second.by_val) == (Label.PRECONDITION, 1, 1, None, 4)
+    assert (found.plans, found.val_runs, found.labels) == (2, 2, {Label.GOAL: 1, Label.PRECONDITION: 1})
+
+
+def test_a_verifier_that_breaks_on_a_plan_is_a_disagreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = written(tmp_path, ROOMS, VISIT)
+    problem = load_problem(files[1], load_domain(files[0]))
+    monkeypatch.setenv("VAL_BINARY", str(tmp_path / "nowhere"))
+    found = compare(problem, *files, [Candidate("reference", ("(turn)",))])
+    assert str(found.disagreements[0].by_val).startswith("VerifierError: ")
 
 
 def both(folder: Path, domain: str, problem: str, plan: str) -> Outcome:
@@ -225,8 +220,9 @@ def both(folder: Path, domain: str, problem: str, plan: str) -> Outcome:
     files = written(folder, domain, problem)
     parsed = load_problem(files[1], load_domain(files[0]))
     steps = plan.replace(") (", ")\n(").splitlines()
-    agreed(files, parsed, [steps])
-    return check_plan(parsed, steps)
+    by_val = val.validate(*files, "\n".join(steps))
+    assert essence(check_plan(parsed, steps)) == essence(by_val), by_val.detail
+    return by_val
 
 
 def written(folder: Path, domain: str, problem: str) -> Files:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from planward.params import Params
 from planward.records import Record
@@ -27,6 +27,7 @@ from planward.training.batching import Batching, training_state
 from planward.training.checkpoints import ROOT, Journal, Keeper, fingerprint, resume
 from planward.training.curves import Curves, show_progress
 from planward.training.examples import check_references, draw_shots, fitted_prompt
+from planward.training.prefixes import SharedPrefixes
 from planward.training.rollouts import Rollouts, Row
 
 SCHEDULE = ("step", "slot", "id", "domain", "bucket", "wanted_bucket")
@@ -48,7 +49,7 @@ TRAINED = {name: name for name in ("loss", "reward", "kl", "learning_rate", "gra
 SHOWN = {"reward": "reward", "entropy": "entropy"}
 
 
-class _Trainer(GRPOTrainer):
+class _Trainer(SharedPrefixes):
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Checkpoints are scratch: no model card."""
 

@@ -74,10 +74,11 @@ def read_plan(text: str, inputs: Inputs) -> Plan:
     stamped = 0
     undeclared: dict[str, str] = {}
     for number, raw in enumerate(text.split("\n"), start=1):
-        line = raw.partition(";")[0].strip(" \t\r").lower()
+        line = raw.partition(";")[0].strip(" \t\r")
         if not line:
             continue
-        found = LINE.fullmatch(line)
+        # Before it is put into lower case: that makes ASCII of some letters that are not.
+        found = LINE.fullmatch(line.lower()) if line.isascii() else None
         if found is None:
             raise FormatError(f"line {number} is not an action: {shown(line)}")
         time, body, duration = found.groups()
