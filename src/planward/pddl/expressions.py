@@ -24,19 +24,16 @@ class Unsupported(PddlError):
 class Symbol(str):
     """A lower-case word and the line it stands on."""
 
+    __slots__ = ("line",)
     line: int
-
-    def __new__(cls, text: str, line: int) -> Symbol:
-        symbol = super().__new__(cls, text.lower())
-        symbol.line = line
-        return symbol
 
 
 class Form(list["Symbol | Form"]):
     """A parenthesised list and the line it opens on."""
 
+    __slots__ = ("line",)
+
     def __init__(self, line: int) -> None:
-        super().__init__()
         self.line = line
 
     @property
@@ -54,25 +51,30 @@ def read_expression(text: str) -> Form:
         PddlError: unbalanced parentheses, text outside them, or none at all.
     """
     line, open_forms, top = 1, list[Form](), None
-    for token in _TOKEN.findall(text):
+    new, form = str.__new__, None  # the innermost open form; most of a cold verdict's time is this loop's
+    for token in _TOKEN.findall(text.lower()):
         if token == "\n":
             line += 1
         elif token[0] == ";":
             continue
-        elif top is not None:
-            raise PddlError(f"unexpected {token!r} after the last closing parenthesis", line)
-        elif token == "(":
-            open_forms.append(Form(line))
-        elif not open_forms:
+        elif token == "(" and top is None:
+            inner = Form(line)
+            if form is not None:
+                form.append(inner)
+            open_forms.append(inner)
+            form = inner
+        elif form is None:
+            if top is not None:
+                raise PddlError(f"unexpected {token!r} after the last closing parenthesis", line)
             raise PddlError(f"expected '(' but found {token!r}", line)
         elif token == ")":
             closed = open_forms.pop()
-            if open_forms:
-                open_forms[-1].append(closed)
-            else:
-                top = closed
+            form = open_forms[-1] if open_forms else None
+            top = None if open_forms else closed
         else:
-            open_forms[-1].append(Symbol(token, line))
+            symbol = new(Symbol, token)
+            symbol.line = line
+            form.append(symbol)
     if open_forms:
         raise PddlError("this parenthesis is never closed", open_forms[-1].line)
     if top is None:

@@ -6,14 +6,14 @@ An action is ground when a plan first names it, or all of them at once when a se
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import NamedTuple
 
 from planward.pddl.conditions import ALWAYS, NEVER, Condition, bits_of, conjunction, disjunction, negation
-from planward.pddl.formulas import And, Formula, Literal, Or, Quantified
-from planward.pddl.language import Action, Domain, Problem
+from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified
+from planward.pddl.language import Action, Domain, Effect, Problem
 from planward.pddl.monitors import Monitors, monitors_of
 from planward.pddl.signature import Atom, Types, Variables
 
@@ -40,6 +40,23 @@ class Operator(NamedTuple):
         return state & keeps | adds
 
 
+Selector = Callable[[tuple[str, ...]], Atom]  # from an action's arguments, then its constants, to one of its atoms
+
+
+class Schema(NamedTuple):
+    """An action whose conjunctive parts are taken apart once, so that its ground forms cost little."""
+
+    action: Action
+    constants: tuple[str, ...]
+    needs: tuple[Selector, ...]
+    forbids: tuple[Selector, ...]
+    static: tuple[tuple[Selector, bool], ...]
+    rest: Formula  # what else the precondition asks for
+    adds: tuple[Selector, ...]
+    deletes: tuple[Selector, ...]
+    effects: tuple[Effect, ...]  # the conditional, quantified and costly ones
+
+
 class Grounding:
     """A domain over some objects and static facts.
 
@@ -53,6 +70,7 @@ class Grounding:
         self.domain, self.objects, self.static, self.costs = domain, objects, static, costs
         self.bits: dict[Atom, int] = {}
         self._members: dict[Types, list[str]] = {}
+        self._schemas = _schemas(_ByIdentity(domain))
 
     def bit(self, atom: Atom) -> int:
         found = self.bits.get(atom)
@@ -89,31 +107,46 @@ class Grounding:
                 ground = (self.condition(body, inner) for inner in self.bindings(variables, binding))
                 return conjunction(ground) if universal else disjunction(ground)
 
-    def operator(self, action: Action, binding: Binding) -> Operator:
-        """The action under a binding of its parameters, in their order."""
-        needed = [self.condition(action.precondition, binding)]
-        adds = deletes = 0
+    def operator(self, action: Action, arguments: tuple[str, ...]) -> Operator:
+        schema, bit = self._schemas[action.name], self.bit
+        words = arguments + schema.constants
+        needs = forbids = adds = deletes = 0
+        for select in schema.needs:
+            needs |= bit(select(words))
+        for select in schema.forbids:
+            forbids |= bit(select(words))
+        for select in schema.adds:
+            adds |= bit(select(words))
+        for select in schema.deletes:
+            deletes |= bit(select(words))
+        condition = NEVER if needs & forbids else Condition(needs, forbids)
+        for select, positive in schema.static:
+            if self._static_truth(select(words)) != positive:
+                condition = NEVER
         conditional: list[tuple[Condition, int, int]] = []
-        for effect in action.effects:
-            for inner in self.bindings(effect.variables, binding) if effect.variables else (binding,):
-                condition = self.condition(effect.condition, inner)
-                if any(substitute(term, inner) not in self.costs for term in effect.costs):
-                    needed.append(negation(condition))  # VAL stops at a cost without a value as at a precondition
-                more, fewer = self._mask(effect.adds, inner), self._mask(effect.deletes, inner)
-                if condition == ALWAYS:
-                    adds, deletes = adds | more, deletes | fewer
-                elif condition != NEVER and (more or fewer):
-                    conditional.append((condition, more, ~fewer))
-        name = f"({' '.join([action.name, *binding.values()])})"
-        return Operator(name, conjunction(needed), adds, ~deletes, tuple(conditional))
+        if schema.rest != TRUTH or schema.effects:
+            binding = dict(zip((name for name, _ in action.parameters), arguments, strict=True))
+            asked = [condition, self.condition(schema.rest, binding)]
+            for effect in schema.effects:
+                for inner in self.bindings(effect.variables, binding):
+                    when = self.condition(effect.condition, inner)
+                    if any(substitute(term, inner) not in self.costs for term in effect.costs):
+                        asked.append(negation(when))  # VAL stops at a cost without a value as at a precondition
+                    more, fewer = self._mask(effect.adds, inner), self._mask(effect.deletes, inner)
+                    if when == ALWAYS:
+                        adds, deletes = adds | more, deletes | fewer
+                    elif when != NEVER and (more or fewer):
+                        conditional.append((when, more, ~fewer))
+            condition = conjunction(asked)
+        return Operator(f"({' '.join([action.name, *arguments])})", condition, adds, ~deletes, tuple(conditional))
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """Every operator whose types and static preconditions hold."""
         found = (
-            self.operator(action, binding)
+            self.operator(action, arguments)
             for action in self.domain.actions.values()
-            for binding in self._possible_bindings(action)
+            for arguments in self._possible_arguments(action)
         )
         return tuple(operator for operator in found if operator.condition != NEVER)
 
@@ -158,22 +191,23 @@ class Grounding:
     def _static_truth(self, atom: Atom) -> bool:
         return atom[1] == atom[2] if atom[0] == "=" else atom in self.static
 
-    def _possible_bindings(self, action: Action) -> Iterator[Binding]:
-        """Bindings that respect types and static preconditions, which are checked as soon as they are bound."""
-        names = [name for name, _ in action.parameters]
+    def _possible_arguments(self, action: Action) -> Iterator[tuple[str, ...]]:
+        """Arguments that respect types and static preconditions, which are checked as soon as they are bound."""
+        schema, count = self._schemas[action.name], len(action.parameters)
         candidates = [self.members(kinds) for _, kinds in action.parameters]
-        checks: list[list[Literal]] = [[] for _ in range(len(names) + 1)]
-        for literal in _literals(action.precondition):
+        names = [name for name, _ in action.parameters]
+        checks: list[list[Literal]] = [[] for _ in range(count + 1)]
+        for literal in _literals(schema.action.precondition):
             if literal.atom[0] not in self.domain.fluents:
                 last = max((names.index(part) + 1 for part in literal.atom[1:] if part in names), default=0)
                 checks[last].append(literal)
 
-        def extend(depth: int, binding: Binding) -> Iterator[Binding]:
+        def extend(depth: int, binding: Binding) -> Iterator[tuple[str, ...]]:
             for check in checks[depth]:
                 if self._static_truth(substitute(check.atom, binding)) != check.positive:
                     return
-            if depth == len(names):
-                yield dict(binding)
+            if depth == count:
+                yield tuple(binding.values())
                 return
             for value in candidates[depth]:
                 binding[names[depth]] = value
@@ -227,6 +261,44 @@ def _grounding(
     return Grounding(key.domain, dict(objects), static, costs)
 
 
+@lru_cache(maxsize=64)
+def _schemas(key: _ByIdentity) -> dict[str, Schema]:
+    return {action.name: _schema(action, key.domain.fluents) for action in key.domain.actions.values()}
+
+
+def _schema(action: Action, fluents: frozenset[str]) -> Schema:
+    names = [name for name, _ in action.parameters]
+    plain = [effect for effect in action.effects if effect.condition == TRUTH and not effect.variables]
+    literals = list(_literals(action.precondition))
+    atoms = [literal.atom for literal in literals]
+    atoms += [atom for effect in plain for atom in (*effect.adds, *effect.deletes)]
+    constants = tuple(dict.fromkeys(word for atom in atoms for word in atom[1:] if word not in names))
+    places = {word: place for place, word in enumerate((*names, *constants))}
+
+    def selector(atom: Atom) -> Selector:
+        predicate, at = atom[0], [places[word] for word in atom[1:]]
+        match at:
+            case [one]:
+                return lambda words: (predicate, words[one])
+            case [one, two]:
+                return lambda words: (predicate, words[one], words[two])
+            case _:
+                return lambda words: (predicate, *[words[place] for place in at])
+
+    changing = [literal for literal in literals if literal.atom[0] in fluents]
+    return Schema(
+        action=action,
+        constants=constants,
+        needs=tuple(selector(literal.atom) for literal in changing if literal.positive),
+        forbids=tuple(selector(literal.atom) for literal in changing if not literal.positive),
+        static=tuple((selector(li.atom), li.positive) for li in literals if li.atom[0] not in fluents),
+        rest=_without_literals(action.precondition),
+        adds=tuple(selector(atom) for effect in plain for atom in effect.adds),
+        deletes=tuple(selector(atom) for effect in plain for atom in effect.deletes),
+        effects=(*(e for e in action.effects if e not in plain), *(Effect(costs=e.costs) for e in plain if e.costs)),
+    )
+
+
 def substitute(atom: Atom, binding: Binding) -> Atom:
     return tuple([binding.get(part, part) for part in atom])
 
@@ -238,3 +310,15 @@ def _literals(formula: Formula) -> Iterator[Literal]:
     elif isinstance(formula, And):
         for part in formula.parts:
             yield from _literals(part)
+
+
+def _without_literals(formula: Formula) -> Formula:
+    """The rest of a formula whose outermost conjunction's literals are seen to elsewhere."""
+    match formula:
+        case Literal():
+            return TRUTH
+        case And(parts):
+            left = tuple(part for part in map(_without_literals, parts) if part != TRUTH)
+            return And(left) if left else TRUTH
+        case _:
+            return formula

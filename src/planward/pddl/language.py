@@ -193,6 +193,8 @@ def parse_problem(text: str, domain: Domain) -> Problem:
                         raise PddlError(f"expected a fact but found {fact!r}", section.line)
                     if fact.head == "=":
                         costs.add(_cost(fact, scope))
+                    elif fact.head == "at" and isinstance(fact[-1], Form):
+                        raise Unsupported("a timed initial literal is not supported in-process", fact.line)
                     elif fact.head != "not":  # what is not stated is false anyway
                         init.add(read_atom(fact, scope))
             case ":goal":

@@ -7,13 +7,14 @@ as VAL implements them: docs/reference/verdicts.md.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from planward.pddl.conditions import ALWAYS, Condition, conjunction
+from planward.pddl.conditions import ALWAYS, Condition, bits_of, conjunction
 from planward.pddl.constraints import Constraint
 from planward.pddl.formulas import text
 
@@ -47,6 +48,18 @@ class Monitor:
 class Always(Monitor):
     def observe(self, state: int) -> int:
         return state if self.condition.holds(state) else VIOLATED
+
+
+@dataclass(frozen=True)
+class Never(Monitor):
+    def observe(self, state: int) -> int:
+        return VIOLATED if self.condition.holds(state) else state
+
+    @property
+    def pair(self) -> tuple[int, ...]:
+        """The two bits that must not be set together, if that is all it says."""
+        bits = () if self.condition.forbids else tuple(bits_of(self.condition.needs))
+        return bits if len(bits) == 2 else ()
 
 
 @dataclass(frozen=True)
@@ -110,8 +123,17 @@ class Monitors:
     def __init__(self, members: Sequence[Monitor]) -> None:
         self.members = tuple(members)
         self.final = conjunction(monitor.final for monitor in members)
-        self._watches = [(monitor.watched, monitor) for monitor in members]
-        self.watched = reduce(or_, (mask for mask, _ in self._watches), 0)
+        self.watched = reduce(or_, (monitor.watched for monitor in members), 0)
+        # Exclusions of two atoms, of which a `forall` makes many, are looked up by the one that comes true.
+        self._excluded: dict[int, int] = defaultdict(int)
+        self._watches = list[tuple[int, Monitor]]()
+        for monitor in members:
+            if isinstance(monitor, Never) and (pair := monitor.pair):
+                self._excluded[pair[0]] |= pair[1]
+                self._excluded[pair[1]] |= pair[0]
+            else:
+                self._watches.append((monitor.watched, monitor))
+        self._exclusive = reduce(or_, self._excluded, 0)
         self._awake: dict[int, list[Monitor]] = {}
 
     def start(self, state: int) -> int:
@@ -126,6 +148,10 @@ class Monitors:
         """The state `after` with the monitors' memory, or VIOLATED; `before` was observed."""
         change = (before ^ after) & self.watched
         if change:
+            if new := change & after & self._exclusive:
+                for bit in bits_of(new):
+                    if after & self._excluded[bit]:
+                        return VIOLATED
             awake = self._awake.get(change)
             if awake is None:
                 awake = self._awake[change] = [monitor for mask, monitor in self._watches if mask & change]
@@ -162,7 +188,8 @@ def _monitors(constraint: Constraint, binding: Binding, grounding: Grounding, nu
 
     match constraint.operator:
         case "always":
-            yield from (Always(said, Condition(choices=(choice,))) for choice in condition.choices)
+            for choice in condition.choices:
+                yield _clause(said, choice)
             if condition.needs or condition.forbids:
                 yield Always(said, Condition(condition.needs, condition.forbids))
         case "sometime":
@@ -177,3 +204,16 @@ def _monitors(constraint: Constraint, binding: Binding, grounding: Grounding, nu
             yield SometimeAfter(said, condition, Condition(forbids=pending), others[0], pending)
         case "at end":
             yield Monitor(said, condition, condition)
+
+
+def _clause(said: str, choice: tuple[Condition, ...]) -> Monitor:
+    """`always` over a disjunction; one of literals says that their negations never hold together."""
+    needs = forbids = 0
+    for alternative in choice:
+        if alternative.choices or len(list(bits_of(alternative.needs | alternative.forbids))) != 1:
+            return Always(said, Condition(choices=(choice,)))
+        needs |= alternative.forbids
+        forbids |= alternative.needs
+    if not choice or needs & forbids:  # nothing, or anything, would do
+        return Always(said, Condition(choices=(choice,)))
+    return Never(said, Condition(needs, forbids))

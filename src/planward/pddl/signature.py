@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from planward.pddl.expressions import Expression, Form, PddlError, Symbol, Unsupported
 
@@ -26,7 +27,13 @@ class Signature:
 
     def is_a(self, types: Types, wanted: Types) -> bool:
         """Whether an object declared with `types` may stand where `wanted` is asked for."""
-        return not wanted or any(kind in self._accepted(wanted) for kind in types)
+        if not wanted or types == wanted:
+            return True
+        known = self._memory.get((types, wanted))
+        if known is None:
+            ancestors = [self.ancestors(kind) for kind in types]
+            known = self._memory[types, wanted] = any(found & set(wanted) for found in ancestors)
+        return known
 
     def check_types(self, names: Iterable[tuple[Symbol, Types]]) -> None:
         """Raises PddlError where a name has no type in a typed domain, one in an untyped one, or an unknown one."""
@@ -51,19 +58,13 @@ class Signature:
                     frontier.append(parent)
         return found
 
-    def _accepted(self, wanted: Types) -> frozenset[str]:
-        """Every type whose objects may stand where `wanted` is asked for."""
-        if wanted not in self._memory:
-            self._memory[wanted] = frozenset(k for k in self._known if self.ancestors(k) & set(wanted))
-        return self._memory[wanted]
-
     @cached_property
     def _known(self) -> frozenset[str]:
         parents = (parent for parents in self.supertypes.values() for parent in parents)
         return frozenset({"object", *self.supertypes, *parents})
 
     @cached_property
-    def _memory(self) -> dict[Types, frozenset[str]]:
+    def _memory(self) -> dict[tuple[Types, Types], bool]:
         return {}
 
 
@@ -121,18 +122,21 @@ def read_variables(form: Expression, signature: Signature) -> Variables:
 
 def read_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:
     """An atom whose predicate, arity, names and types are as declared."""
-    predicate, *arguments = form or [""]
-    if not isinstance(predicate, Symbol) or any(isinstance(argument, Form) for argument in arguments):
+    predicate = form.head
+    wanted = scope.signature.predicates.get(predicate)
+    if wanted is None:
+        _complain_of_numbers(form)
+        if predicate != "=" or not equality:
+            raise PddlError(f"unknown predicate {predicate!r}" if form else "expected (predicate ...)", form.line)
+        wanted = (UNTYPED, UNTYPED)
+    return _checked(form, wanted, scope)
+
+
+def _complain_of_numbers(form: Form) -> None:
+    if any(isinstance(part, Form) for part in form):
         if form.head == "=":
             raise Unsupported("a numeric condition is not supported in-process", form.line)
-        if form.head == "at" and len(form) == 3 and isinstance(form[2], Form):
-            raise Unsupported("a timed initial literal is not supported in-process", form.line)
         raise PddlError("expected (predicate argument ...)", form.line)
-    if predicate == "=" and equality:
-        return _checked(form, (UNTYPED, UNTYPED), scope)
-    if predicate not in scope.signature.predicates:
-        raise PddlError(f"unknown predicate {predicate!r}", form.line)
-    return _checked(form, scope.signature.predicates[predicate], scope)
 
 
 def read_term(form: Form, scope: Scope) -> Atom:
@@ -144,16 +148,24 @@ def read_term(form: Form, scope: Scope) -> Atom:
 
 def _checked(form: Form, wanted: tuple[Types, ...], scope: Scope) -> Atom:
     """The form's words, where their number, names and types are as wanted."""
-    name, *arguments = map(str, form)
-    if len(arguments) != len(wanted):
-        raise PddlError(f"{name!r} takes {len(wanted)} argument(s), not {len(arguments)}", form.line)
-    for argument, kinds in zip(arguments, wanted, strict=True):
-        declared = scope.names.get(argument)
+    words = tuple(form)
+    if len(words) != len(wanted) + 1:
+        raise PddlError(f"{words[0]!r} takes {len(wanted)} argument(s), not {len(words) - 1}", form.line)
+    names, is_a = scope.names, scope.signature.is_a
+    for argument, kinds in zip(words[1:], wanted, strict=True):
+        if isinstance(argument, Form):
+            raise PddlError("expected (predicate argument ...)", form.line)
+        declared = names.get(argument)
         if declared is None:
             raise PddlError(f"unknown object {argument!r} in ({' '.join(map(str, form))})", form.line)
-        fits = [scope.signature.is_a((kind,), kinds) for kind in declared] or [True]
-        if not (all(fits) if argument.startswith("?") else any(fits)):
+        if declared != kinds and not _fits(argument, declared, kinds, is_a):
             raise PddlError(
-                f"{argument!r} is a {'/'.join(declared)}, but {name!r} wants a {'/'.join(kinds)}", form.line
+                f"{argument!r} is a {'/'.join(declared)}, but {words[0]!r} wants a {'/'.join(kinds)}", form.line
             )
-    return (name, *arguments)
+    return cast(Atom, words)
+
+
+def _fits(argument: str, declared: Types, kinds: Types, is_a: Callable[[Types, Types], bool]) -> bool:
+    """Whether each alternative of a variable's type fits, or one of an object's, which is of them all."""
+    fits = [is_a((kind,), kinds) for kind in declared] or [True]
+    return all(fits) if argument.startswith("?") else any(fits)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from planward.pddl.conditions import NEVER
 from planward.pddl.formulas import And, Formula, text
-from planward.pddl.grounding import Binding, Grounding, Operator, ground_problem
+from planward.pddl.grounding import Grounding, Operator, ground_problem
 from planward.pddl.language import Action, Problem
 from planward.pddl.monitors import VIOLATED
 from planward.records import Label, Outcome
@@ -17,13 +18,12 @@ from planward.records import Label, Outcome
 STEP = re.compile(r"\(([A-Za-z_][\w-]*(?: [A-Za-z_][\w-]*)*)\)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A line of a plan, ground once for all plans over the same objects."""
 
     operator: Operator
     action: Action
-    binding: Binding
+    arguments: tuple[str, ...]
     undeclared: str = ""
 
 
@@ -101,10 +101,11 @@ class PlanChecker:
         """The first part of the precondition that does not hold."""
         if step.undeclared:
             return f"unknown object {step.undeclared[:SHOWN]!r}"
+        binding = dict(zip((name for name, _ in step.action.parameters), step.arguments, strict=True))
         for part in _parts(step.action.precondition):
-            if not self.ground.grounding.condition(part, step.binding).holds(state):
-                return text(part, step.binding)
-        return text(step.action.precondition, step.binding)
+            if not self.ground.grounding.condition(part, binding).holds(state):
+                return text(part, binding)
+        return "a cost without a value"
 
 
 def check_plan(problem: Problem, plan: Sequence[str]) -> Outcome:
@@ -121,16 +122,16 @@ def read_step(line: str, grounding: Grounding) -> Step | Misfit:
         return Misfit(f"unknown action {(name or line)[:SHOWN]!r}")
     if len(arguments) != len(action.parameters):
         return Misfit(f"{name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}")
-    binding = dict(zip((name for name, _ in action.parameters), arguments, strict=True))
+    signature, objects = grounding.domain.signature, grounding.objects
     for argument, (_, wanted) in zip(arguments, action.parameters, strict=True):
-        kinds = grounding.objects.get(argument)
+        kinds = objects.get(argument)
         if kinds is None:
-            if grounding.domain.signature.typed:
+            if signature.typed:
                 return Misfit(f"unknown object {argument[:SHOWN]!r}")
-            return Step(Operator(line, NEVER, 0, -1), action, binding, undeclared=argument)
-        if grounding.domain.signature.typed and not grounding.domain.signature.is_a(kinds, wanted):
+            return Step(Operator(line, NEVER, 0, -1), action, tuple(arguments), undeclared=argument)
+        if kinds != wanted and not signature.is_a(kinds, wanted):
             return Misfit(f"{argument!r} is a {'/'.join(kinds)}, but {name!r} wants a {'/'.join(wanted)}")
-    return Step(grounding.operator(action, binding), action, binding)
+    return Step(grounding.operator(action, tuple(arguments)), action, tuple(arguments))
 
 
 def _parts(formula: Formula) -> Iterator[Formula]:

@@ -70,17 +70,19 @@ def training_example(rng: Random, params: Base, domain: str) -> tuple[Problem, l
         instance = GENERATORS[domain](rng, drawn_sizes(rng, params.problems[domain]))
         if not instance.goal:
             continue
-        grounded = ground_problem(generated_problem(domain, instance))
-        walk = rng.random() < params.walk_share
+        problem = generated_problem(domain, instance)
+        grounded, walk = ground_problem(problem), rng.random() < params.walk_share
         if walk:
             plan, end = loop_free_walk(rng, grounded, rng.randint(*params.walk_length))
             predicate, kinds = GOAL_FACTS[domain]
             reached = (a for a in grounded.grounding.atoms(end) if a[0] == predicate)
             instance = replace(instance, goal=tuple(a for a in reached if instance.objects[a[1]] == kinds))
-        elif not (plan := shortest_plan(grounded, max_states=10**6)):
+            problem = generated_problem(domain, instance)
+        if not problem.goal or fraction(core_hash(problem), "base") >= params.base_share:
             continue
-        problem = generated_problem(domain, instance)
-        if not (plan and problem.goal and fraction(core_hash(problem), "base") < params.base_share):
+        if not walk:
+            plan = shortest_plan(grounded, max_states=10**6)
+        if not plan:
             continue
         if rng.random() >= params.constrained_share:
             return problem, plan
