@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -453,7 +454,7 @@ def test_constraints_of_the_domain_bind_every_problem() -> None:
 
 @settings(max_examples=40)
 @given(st.randoms(use_true_random=False), st.sampled_from(sorted(GENERATORS)))
-def test_constraints_are_kept_by_the_new_plan_and_ask_for_something(rng: Random, domain: str) -> None:
+def test_constraints_are_kept_by_the_new_plan_and_leave_the_problem_solvable(rng: Random, domain: str) -> None:
     instance = GENERATORS[domain](rng, dict.fromkeys(SIZES[domain], 3))
     plan = shortest_plan(ground_problem(generated_problem(domain, instance)), 10**6)
     assume(plan)
@@ -466,6 +467,37 @@ def test_constraints_are_kept_by_the_new_plan_and_ask_for_something(rng: Random,
     assert len(found[1]) >= len(plan)
     assert check_plan(problem, plan).label in (Label.SAFETY, Label.SUCCESS)
     assert parse_problem(problem_text(domain, found[0]), generated_domain(domain)) == problem
+
+
+@pytest.mark.parametrize("domain", sorted(GENERATORS))
+def test_constraints_that_ask_for_something_are_preferred(domain: str) -> None:
+    asked = 0
+    for seed in range(30):
+        instance = GENERATORS[domain](Random(seed), dict.fromkeys(SIZES[domain], 3))
+        plan = shortest_plan(ground_problem(generated_problem(domain, instance)), 10**6)
+        if not plan:
+            continue
+        rng, wanted, idle = Random(seed), None, None
+        for _ in range(safety.ATTEMPTS):
+            drawn = replace(instance, constraints=safety.CONSTRAINTS[domain](rng, instance))
+            problem = generated_problem(domain, drawn)
+            if not drawn.constraints:
+                continue
+            if check_plan(problem, plan).label != Label.SAFETY:
+                idle = idle or drawn
+            elif wanted is None and solvable(problem):
+                wanted = drawn
+        found = safety.constrained(Random(seed), domain, instance, plan, 10**6)
+        assert (found and found[0]) == (wanted or idle)
+        asked += wanted is not None
+    assert asked > 3
+
+
+def solvable(problem: Problem) -> bool:
+    try:
+        return bool(shortest_plan(ground_problem(problem), 10**6))
+    except Unsolvable:
+        return False
 
 
 @settings(max_examples=40)

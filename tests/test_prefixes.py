@@ -23,7 +23,13 @@ def trainers(tmp_path: Path) -> list[GRPOTrainer]:
     torch.set_num_threads(1)
     letters.write_base(tmp_path / "base")
     arguments = GRPOConfig(
-        str(tmp_path), use_cpu=True, bf16=False, report_to="none", temperature=0.7, num_generations=2
+        str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        temperature=0.7,
+        num_generations=2,
+        gradient_checkpointing=False,  # which is TRL's default, and excludes sharing
     )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
     return [
@@ -77,3 +83,16 @@ def test_the_same_is_generated(trainers: list[GRPOTrainer]) -> None:
         written.append(trainer._generate_single_turn(prompts, None, {})[0])
     assert written[0] == written[1]
     assert len({tuple(text) for text in written[0]}) > PROMPTS  # sampled, not one a prompt
+
+
+def test_a_prompt_is_forwarded_once(trainers: list[GRPOTrainer]) -> None:
+    ids, mask = batch(trainers[0].model.config.vocab_size)
+    counts = []
+    for trainer in trainers:
+        seen: list[int] = []
+        embeddings = trainer.model.get_input_embeddings()
+        embeddings.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].numel()))
+        gradient(trainer, ids, mask, len(ids))
+        counts.append(sum(seen))
+    completions = PROMPTS * GENERATIONS * COMPLETION
+    assert counts == [PROMPTS * GENERATIONS * LENGTH + completions, PROMPTS * LENGTH + completions]

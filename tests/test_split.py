@@ -276,6 +276,55 @@ def test_every_bad_line_is_set_apart_with_file_line_and_reason(project: Path, sm
     assert set(metrics["quarantined_by_reason"]) == {row["reason"].partition(":")[0] for row in set_apart}
 
 
+def test_a_problem_and_its_constrained_twin_stand_on_one_side(project: Path, small: Small) -> None:
+    data = project / "data"
+    lines = good_lines(data, 12)
+    for row in lines[:]:
+        file = data / row["meta"]["problem_file"]
+        rule = f"(:constraints (sometime ({'handempty' if file.parent.name == 'blocksworld' else 'empty-ferry'})))"
+        twin = file.with_name(f"{file.stem}0.pddl")
+        twin.write_text(file.read_text(encoding="utf-8").rstrip()[:-1] + rule + ")\n", encoding="utf-8")
+        lines.append(line(twin.relative_to(data).as_posix()))
+    write_lines(data / "all.jsonl", lines)
+    params = small(problems={"source": "jsonl", "path": "data"})
+    problems.run(params)
+    split.run(params)
+    metrics = counts_add_up(len(lines))
+    assert metrics["quarantined"] == 0
+    found = {
+        row["meta"]["problem_file"]: (side, row["constrained"])
+        for side in SIDES
+        for row in rows(Path(f"results/split/{side}.jsonl"))
+    }
+    plain = {file.removesuffix(".pddl"): side for file, (side, constrained) in found.items() if not constrained}
+    twins = {file.removesuffix("0.pddl"): side for file, (side, constrained) in found.items() if constrained}
+    assert plain == twins
+    assert len(twins) == sum(metrics["constrained"].values()) == 24
+    assert set(plain.values()) >= {"train", "test"}
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_generated_problems_get_constraints_as_asked_and_are_otherwise_the_same(small: Small, share: float) -> None:
+    texts = {}
+    for kind in ("none", "safety"):
+        problems.run(small(problems={"constraints": kind, "constrained_share": share}))
+        texts[kind] = {path.name: path.read_text() for path in PROBLEMS.rglob("*_seed*.pddl")} | {
+            path.name: path.read_text() for path in PROBLEMS.rglob("ferry-*.pddl")
+        }
+    assert not any(":constraints" in text for text in texts["none"].values())
+    asked = [name for name, text in texts["safety"].items() if ":constraints" in text]
+    assert (len(asked) > 0) == (share > 0)
+    assert share == 1.0 or len(asked) < len(texts["safety"])
+    bare = {
+        name: text.replace("  (:requirements :constraints)\n", "").partition("\n  (:constraints")[0].rstrip(")\n")
+        for name, text in texts["safety"].items()
+    }
+    assert bare == {name: text.rstrip(")\n") for name, text in texts["none"].items()}
+    split.run(small(problems={"constraints": "safety", "constrained_share": share}))
+    assert not quarantined()  # the reference plans keep the constraints
+
+
 def test_renamings_are_set_apart_as_duplicates(project: Path, small: Small) -> None:
     data = project / "data"
     lines = good_lines(data, 6)
