@@ -34,15 +34,7 @@ from typing import Any
 from tqdm import tqdm
 
 from planward import val
-from planward.params import Params, load_params
-from planward.pddl.expressions import PddlError, Unsupported
-from planward.pddl.generators import GENERATORS, domain_text, generated_problem, problem_text
-from planward.pddl.grounding import ground_problem
-from planward.pddl.language import Problem, load_domain, load_problem
-from planward.pddl.signature import Types
-from planward.records import Label, Outcome, VerifierError, read_records
-from planward.stages.problems import pddl_records
-from planward.tasks.planning.agreement import (
+from planward.agreement import (
     Agreement,
     Candidate,
     Disagreement,
@@ -51,6 +43,14 @@ from planward.tasks.planning.agreement import (
     distinct_plans,
     drawn_instance,
 )
+from planward.params import Params, load_params
+from planward.pddl.expressions import PddlError, Unsupported
+from planward.pddl.generators import GENERATORS, domain_text, generated_problem, problem_text
+from planward.pddl.grounding import ground_problem
+from planward.pddl.language import Problem, load_domain, load_problem
+from planward.pddl.signature import Types
+from planward.records import Label, Outcome, VerifierError, read_records
+from planward.stages.problems import pddl_records
 
 ROOT = Path(__file__).resolve().parent.parent
 SORTS = ("", "safety", "any")  # of generated problems

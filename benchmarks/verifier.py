@@ -46,6 +46,7 @@ from time import perf_counter, process_time
 from warnings import catch_warnings
 
 from planward import val
+from planward.agreement import distinct_plans, drawn_instance
 from planward.params import load_params
 from planward.pddl.generators import GENERATORS, domain_text, problem_text
 from planward.pddl.grounding import ground_problem
@@ -53,7 +54,6 @@ from planward.pddl.language import Domain, load_problem, parse_domain
 from planward.pddl.search import shortest_plan
 from planward.pddl.simulation import PlanChecker
 from planward.records import Label, Outcome
-from planward.tasks.planning.agreement import distinct_plans, drawn_instance
 from planward.val.inputs import read_inputs
 from planward.val.plans import FormatError, read_plan
 

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from planward.params import Params, load_params
 from planward.records import Meta, Record, Verdict
-from planward.tasks.base import Messages
+from planward.tasks.base import AS_IS, Alias, Messages
 
 DOMAINS = ("copy", "double", "first", "last")
 LETTERS = "abcdef"
@@ -27,16 +27,24 @@ class Letters:
     name = "letters"
     labels: tuple[str, ...] = ("right", "wrong", "empty")
 
-    def prompt(self, problem: Record, shots: Sequence[Record]) -> str | Messages:
+    def alias(self, problem: Record, seed: str) -> Alias:
+        letters = list(LETTERS)
+        Random(f"{seed}:{problem.id}").shuffle(letters)
+        return dict(zip(LETTERS, letters, strict=True))
+
+    def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
         parts = [f"{shot.prompt} : {self.answer(shot)} ;" for shot in shots]
-        return " ".join([*parts, problem.prompt, ":"])
+        return " ".join([*parts, renamed(problem.prompt, alias), ":"])
 
-    def answer(self, problem: Record) -> str:
+    def answer(self, problem: Record, alias: Alias = AS_IS) -> str:
         assert problem.response is not None
-        return problem.response
+        return renamed(problem.response, alias)
 
-    def verify(self, problem: Record, completion: str) -> Verdict:
-        wanted, got = self.answer(problem).split(), completion.split()
+    def original(self, completion: str, alias: Alias) -> str:
+        return renamed(completion, {new: old for old, new in alias.items()})
+
+    def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:
+        wanted, got = self.answer(problem).split(), self.original(completion, alias).split()
         if wanted == got:
             return Verdict("right", 1.0, plan=completion)
         common = (Counter(wanted) & Counter(got)).total() / max(len(wanted), len(got))
@@ -44,6 +52,10 @@ class Letters:
 
     def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
         return [self.verify(problem, completion) for problem, completion in pairs]
+
+
+def renamed(text: str, alias: Alias) -> str:
+    return " ".join(alias.get(word, word) for word in text.split())
 
 
 def problems(count: int) -> list[Record]:
@@ -102,10 +114,12 @@ def params(**sections: dict[str, Any]) -> Params:
             "micro_batch_size": 16,
             "learning_rate": 1e-3,
             "temperature": 1.0,
+            "reward": "dense",  # a base that never succeeds learns by that
             "save_steps": 2,
         },
     }
     raw = load_params(PARAMS_FILE).model_dump(mode="json")
+    raw["ablations"] |= {"run": [], "variants": {}}
     for overlay in (small, sections):
         for section, values in overlay.items():
             raw[section] |= values

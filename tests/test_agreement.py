@@ -9,12 +9,7 @@ from random import Random
 import pytest
 
 from planward import val
-from planward.params import Params
-from planward.pddl.generators import GENERATORS, domain_text, problem_text
-from planward.pddl.language import load_domain, load_problem
-from planward.pddl.simulation import check_plan
-from planward.records import Label, Outcome
-from planward.tasks.planning.agreement import (
+from planward.agreement import (
     Agreement,
     Candidate,
     compare,
@@ -23,6 +18,11 @@ from planward.tasks.planning.agreement import (
     drawn_instance,
     essence,
 )
+from planward.params import Params
+from planward.pddl.generators import GENERATORS, domain_text, problem_text
+from planward.pddl.language import load_domain, load_problem
+from planward.pddl.simulation import check_plan
+from planward.records import Label, Outcome
 
 Files = tuple[Path, Path]
 

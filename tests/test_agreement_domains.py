@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from planward.agreement import Agreement, compare, distinct_plans
 from planward.pddl.language import load_domain, load_problem
 from planward.records import Label
-from planward.tasks.planning.agreement import Agreement, compare, distinct_plans
 
 FOLDERS = sorted(file.parent for file in Path(__file__).parent.glob("domains/*/domain.pddl"))
 PLANS = 180  # a domain

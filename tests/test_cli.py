@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from typer.main import get_command
@@ -25,6 +26,7 @@ PROBLEM = """(define (problem p) (:domain blocksworld) (:objects a b)
  (:init (handempty) (clear a) (clear b) (ontable a) (ontable b)) (:goal (and (on a b))))
 """
 PLAN = "(pick-up a)\n(stack a b)\n"
+SCHEDULE = ["schedule", "--size", "2", "--seed", "5"]
 GENERATED = {
     "blocksworld": {"count": 8, "blocks": [3, 4]},
     "ferry": {"count": 8, "locations": [3, 4], "cars": [2, 3]},
@@ -162,7 +164,7 @@ def test_params_lays_profiles_over_and_checks(quick: Path) -> None:
 
 def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
     (quick / "params.yaml").write_text((quick / "params.yaml").read_text().replace("beta:", "betta:"))
-    for command in (["problems"], ["split"], ["score"], ["schedule", "--size", "2"], ["evaluate", "--method", "base"]):
+    for command in (["problems"], ["split"], ["score"], SCHEDULE, ["evaluate", "--method", "base"]):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 2
         assert "params.yaml" in done.stderr
@@ -171,13 +173,32 @@ def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
 
 
 def test_stages_run_in_order_and_leave_their_times(quick: Path) -> None:
-    for command in (["problems"], ["split"], ["score"], ["schedule", "--size", "2"]):
+    for command in (["problems"], ["split"], ["score"], SCHEDULE):
         done = planward(*command)
         assert done.returncode == 0, done.stderr
-    timing = json.loads((quick / "results/timing/schedule@2.json").read_text())
-    assert timing["stage"] == "schedule@2"
+    timing = json.loads((quick / "results/timing/schedule@2-5.json").read_text())
+    assert timing["stage"] == "schedule@2-5"
     assert timing["wall_s"] > 0
-    assert (quick / "results/schedules/2.parquet").exists()
+    assert (quick / "results/schedules/grpo-2-5.parquet").exists()
+
+
+def test_a_variant_has_a_schedule_of_its_own(quick: Path) -> None:
+    for command in (["problems"], ["split"], ["score"], SCHEDULE, [*SCHEDULE, "--method", "uniform"]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    assert (quick / "results/timing/schedule-ablation@uniform-2-5.json").exists()
+    plain, uniform = (pd.read_parquet(quick / f"results/schedules/{name}-2-5.parquet") for name in ("grpo", "uniform"))
+    assert list(plain["wanted_bucket"]) != list(uniform["wanted_bucket"])
+    done = CliRunner().invoke(app, [*SCHEDULE, "--method", "uniforms"])
+    assert done.exit_code == 2
+    assert "ablations.variants: no entry uniforms; there are: " in done.stderr
+
+
+def test_a_trained_model_is_named_with_its_seed(quick: Path) -> None:
+    done = CliRunner().invoke(app, ["evaluate", "--method", "sft", "--size", "2"])
+    assert done.exit_code == 2
+    assert "--seed" in done.stderr
+    assert not (quick / "results").exists()
 
 
 @pytest.mark.parametrize(
@@ -186,11 +207,11 @@ def test_stages_run_in_order_and_leave_their_times(quick: Path) -> None:
         ("problems", "results/problems"),
         ("split", "results/split"),
         ("score", "results/score"),
-        ("schedule --size 2", "results/schedules"),
+        (" ".join(SCHEDULE), "results/schedules"),
     ],
 )
 def test_a_folder_that_cannot_be_written_is_named(quick: Path, command: str, output: str) -> None:
-    order = ["problems", "split", "score", "schedule --size 2"]
+    order = ["problems", "split", "score", " ".join(SCHEDULE)]
     for earlier in order[: order.index(command)]:
         assert CliRunner().invoke(app, earlier.split()).exit_code == 0
     (quick / output).parent.mkdir(exist_ok=True)
@@ -209,11 +230,11 @@ def test_a_folder_that_cannot_be_written_is_named(quick: Path, command: str, out
         ("problems", "results/problems/", 300),
         ("split", "results/split/", 9000),
         ("score", "results/score/", 500),
-        ("schedule --size 2", "results/schedules/2.parquet", 100),
+        (" ".join(SCHEDULE), "results/schedules/grpo-2-5.parquet", 100),
     ],
 )
 def test_a_full_disk_leaves_no_half_written_file(quick: Path, command: str, path: str, limit: int) -> None:
-    order = ["problems", "split", "score", "schedule --size 2"]
+    order = ["problems", "split", "score", " ".join(SCHEDULE)]
     for earlier in order[: order.index(command)]:
         assert CliRunner().invoke(app, earlier.split()).exit_code == 0
     done = planward(*command.split(), limit=limit)
@@ -229,7 +250,7 @@ def test_a_full_disk_leaves_no_half_written_file(quick: Path, command: str, path
 
 
 def test_a_stage_whose_input_is_missing_names_it(quick: Path) -> None:
-    for command, missing in ((["score"], "results/split/train.jsonl"), (["schedule", "--size", "2"], "results/score")):
+    for command, missing in ((["score"], "results/split/train.jsonl"), (SCHEDULE, "results/score")):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 2
         assert missing in done.stderr

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planward.curriculum.buckets import distribution, thresholds
+from planward.curriculum.decks import Slot
 from planward.curriculum.difficulty import difficulty_score
-from planward.curriculum.schedule import Slot, build_schedule, phase_at, schedule_columns, schedule_metrics
+from planward.curriculum.schedule import build_schedule, phase_at, schedule_columns, schedule_metrics
 from planward.curriculum.sets import training_set
 from planward.params import BUCKETS, Params, Percentiles, Phase
 from planward.records import Meta, Record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from conftest import ROOT, rows
 from planward.evaluation.scoring import predictions, queries
 from planward.params import Params, ParamsError
-from planward.records import Record, VerifierError, read_records
+from planward.records import BASE, Record, Run, VerifierError, read_records
 from planward.stages import evaluate, problems, score, split
 from planward.tasks import load_task
 from planward.tasks.fitting import PromptTooLong, drawn_shots
@@ -60,7 +61,7 @@ def inside(pipeline: tuple[Path, Params], monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def test_every_prediction_has_vals_verdict(inside: Params) -> None:
-    evaluate.run(inside, "base", 0)
+    evaluate.run(inside, BASE)
     found = rows(Path("results/predictions/base-0.jsonl"))
     test = {record.id: record for record in read_records(Path("results/score/test.jsonl"))}
     assert len(found) == 3 * len(test)
@@ -74,7 +75,7 @@ def test_every_prediction_has_vals_verdict(inside: Params) -> None:
         assert (row["method"], row["dataset_size"], row["seed"]) == ("base", 0, inside.seed)
     assert len({row["label"] for row in found}) > 1
     before = Path("results/predictions/base-0.jsonl").read_bytes()
-    evaluate.run(inside, "base", 0)
+    evaluate.run(inside, BASE)
     assert Path("results/predictions/base-0.jsonl").read_bytes() == before
 
 
@@ -118,11 +119,24 @@ def test_a_broken_val_raises_and_no_prediction_is_written(inside: Params, monkey
     if renamed.exists():
         renamed.rename("results/earlier-predictions")
     with pytest.raises(VerifierError):
-        evaluate.run(inside, "base", 0)
+        evaluate.run(inside, BASE)
     assert not renamed.exists()
 
 
 @pytest.mark.parametrize(("method", "size"), [("base", 8), ("sft", 0), ("dpo", 8)])
 def test_a_model_that_cannot_be_is_refused(inside: Params, method: str, size: int) -> None:
-    with pytest.raises(ParamsError, match=f"no model {method}-{size}"):
-        evaluate.run(inside, method, size)
+    run = Run(method, size, 3407)
+    with pytest.raises(ParamsError, match=f"no model {run.name}"):
+        evaluate.run(inside, run)
+
+
+def test_a_trained_model_is_asked_what_base_was_asked_whatever_its_seed(inside: Params) -> None:
+    shutil.copytree(ROOT / "models/base", "results/models/dense-8-11", dirs_exist_ok=True)
+    evaluate.run(inside, BASE)
+    evaluate.run(inside, Run("dense", 8, 11))
+    base, variant = (rows(Path(f"results/predictions/{name}.jsonl")) for name in ("base-0", "dense-8-11"))
+    assert {(row["method"], row["dataset_size"], row["seed"]) for row in variant} == {("dense", 8, 11)}
+    own = {"method", "dataset_size", "seed"}
+    assert [{k: v for k, v in row.items() if k not in own} for row in variant] == [
+        {k: v for k, v in row.items() if k not in own} for row in base
+    ]

@@ -24,8 +24,8 @@ def params_file(tmp_path: Path) -> Path:
         ("seed: 3407", "sede: 3407", "sede: unknown key"),
         ("seed: 3407", "sede: 3407", "seed: missing"),
         ("  beta: 0.0", "  betta: 0.0", "grpo.betta: unknown key"),
-        ("  steps: 45", "  steps: many", "grpo.steps: Input should be a valid integer"),
-        ("  steps: 45", "  steps: 0", "grpo.steps: Input should be greater than 0"),
+        ("  steps: 150", "  steps: many", "grpo.steps: Input should be a valid integer"),
+        ("  steps: 150", "  steps: 0", "grpo.steps: Input should be greater than 0"),
         (
             "  source: generated",
             "  source: internet",
@@ -93,6 +93,17 @@ def test_a_profile_changes_values_and_keeps_comments(params_file: Path, tmp_path
     assert len(before.splitlines()) - len(unchanged) == 4
 
 
+def test_an_empty_list_is_filled_and_emptied_on_its_line(params_file: Path, tmp_path: Path) -> None:
+    before = params_file.read_text()
+    overlay = tmp_path / "profile.yaml"
+    for run in (["uniform", "dense"], ["dense"], []):
+        overlay.write_text(f"ablations: {{run: [{', '.join(run)}]}}\n")
+        merged_params(params_file, overlay)
+        assert load_params(params_file).ablations.run == run
+        assert f"run: [{', '.join(run)}] " in params_file.read_text()
+    assert comments(params_file.read_text()) == comments(before)
+
+
 def comments(text: str) -> list[str]:
     return [line.partition("#")[2].strip() for line in text.splitlines() if "#" in line]
 
@@ -127,8 +138,62 @@ def test_every_profile_lays_over_params_cleanly(params_file: Path) -> None:
         assert len(comments(params_file.read_text())) >= len(comments(shipped)), profile
 
 
-def test_results_of_other_sizes_are_no_concern_of_this_run() -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("seeds: [3407]", "seeds: [1, 1]", "seeds: .*different numbers, none negative"),
+        ("seeds: [3407]", "seeds: [-1]", "seeds: .*different numbers, none negative"),
+        ("seeds: [3407]", "seeds: []", "seeds: "),
+        ("  run: [uniform, unbalanced, dense]", "  run: [unknown]", "ablations: .*run: no entry under `variants` for unknown"),
+        ("  run: [uniform, unbalanced, dense]", "  run: [uniform, uniform]", "ablations: .*run: names a variant twice"),
+        ("reward: dense}}", "rewards: dense}}", r"ablations\.variants\.dense\.grpo\.rewards: unknown key"),
+        ("reward: dense}}", "reward: rare}}", r"ablations\.variants\.dense\.grpo\.reward: Input should be 'dense'"),
+        ("dense: {grpo:", "dense: {sft:", r"variants\.dense: may change curriculum, .* \(got sft\)"),
+        ("    dense:", "    sft:", r"variants\.sft: a name is small letters"),
+        ("    dense:", "    not-so-dense:", r"variants\.not-so-dense: a name is small letters"),
+    ],
+)
+def test_a_mistake_in_seeds_or_ablations_is_named(params_file: Path, old: str, new: str, complaint: str) -> None:
+    text = params_file.read_text()
+    assert old in text
+    params_file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ParamsError, match=rf"(?s){complaint}"):
+        load_params(params_file)
+
+
+def test_variants_are_trained_at_one_of_the_sizes(params_file: Path) -> None:
+    text = params_file.read_text().replace("[100, 200, 400]", "[100, 200]")
+    params_file.write_text(text)
+    load_params(params_file)  # nothing is to be trained at 400
+    params_file.write_text(text.replace("  run: [uniform, unbalanced, dense]", "  run: [uniform]"))
+    with pytest.raises(ParamsError, match=r"ablations\.dataset_size: 400 is none of dataset_sizes"):
+        load_params(params_file)
+
+
+def test_a_variant_is_the_parameters_with_its_keys_laid_over() -> None:
     params = load_params(ROOT / "params.yaml")
-    names = ("split", "200", "sft-200", "grpo@400", "base-0", "evaluate-base")
+    assert params.variant("grpo") == params
+    for name in params.ablations.variants:
+        own = params.variant(name)
+        assert own != params, name
+        untouched = {"curriculum": params.curriculum, "curriculum_by_domain": {}, "grpo": params.grpo}
+        assert own.model_copy(update=untouched) == params, name
+    assert params.variant("dense").grpo == params.grpo.model_copy(update={"reward": "dense"})
+    assert len(params.variant("uniform").curriculum) == 1
+    with pytest.raises(ParamsError, match="no entry thin; there are: uniform, "):
+        params.variant("thin")
+
+
+def test_only_results_of_this_runs_sizes_seeds_and_variants_concern_it() -> None:
+    params = load_params(ROOT / "params.yaml")
+    two = params.model_copy(update={"seeds": [3407, 1]})
+    asked = params.model_copy(update={"ablations": params.ablations.model_copy(update={"run": ["dense"]})})
+    names = ("split", "metrics", "base-0", "evaluate-base", "sft-200-3407", "grpo-400-3407", "grpo@400-3407")
     assert all(params.concerns(name) for name in names)
-    assert not any(params.concerns(name) for name in ("300", "sft-300", "grpo@50"))
+    assert params.concerns("evaluate@sft-100-3407")
+    assert not any(params.concerns(name) for name in ("300", "sft-200", "grpo@400", "sft-300-3407", "grpo@50-3407"))
+    assert [each.concerns("grpo-400-1") for each in (params, two)] == [False, True]
+    for name in ("dense-400-3407", "grpo-ablation@dense-400-3407"):
+        assert [each.concerns(name) for each in (params, asked)] == [False, True]
+    assert not asked.concerns("dense-200-3407")
+    assert not asked.concerns("uniform-400-3407")

@@ -26,6 +26,7 @@ problems:
 sft: {epochs: 1}
 grpo: {steps: 2, batch_size: 5, num_generations: 2}
 evaluate: {shots: [0, 1]}
+ablations: {dataset_size: 10, run: [uniform]}
 """
 
 
@@ -65,6 +66,14 @@ class Project:
     def snakemake(self) -> str:
         return self.run("snakemake", "--cores", "2", "results/report.html")
 
+    def stale(self) -> set[str]:
+        """The stages that DVC finds out of date."""
+        return set(json.loads(self.run("dvc", "status", "--json").splitlines()[-1]))
+
+    def lay_over(self, text: str) -> None:
+        (self.folder / "overlay.yaml").write_text(text)
+        self.run("planward", "params", "overlay.yaml")
+
     def locked(self) -> dict[str, object]:
         return yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"]
 
@@ -85,22 +94,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_snakemake_makes_the_report_and_dvc_has_nothing_to_do(project: Project) -> None:
     table = pd.read_csv(project.folder / "results/tables/success.csv")
-    columns = [
-        "method",
-        "dataset_size",
-        "seed",
-        "shot_num",
-        "domain",
-        "n",
-        "successes",
-        "success_rate",
-        "ci_low",
-        "ci_high",
-    ]
-    assert list(table.columns) == columns
+    columns = ["method", "dataset_size", "shot_num", "domain", "seeds", "n", "successes", "success_rate"]
+    assert list(table.columns) == [*columns, "ci_low", "ci_high", "interval"]
     assert set(table["method"]) == {"base", "sft", "grpo"}
+    assert set(pd.read_csv(project.folder / "results/tables/ablations.csv")["variant"]) == {"uniform"}
     assert "</html>" in (project.folder / "results/report.html").read_text()
-    assert json.loads(project.run("dvc", "status", "--json").splitlines()[-1]) == {}
+    assert project.stale() == set()
     before = project.locked()
     project.run("dvc", "repro")
     assert project.locked() == before
@@ -118,7 +117,7 @@ def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project)
     project.snakemake()
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
     assert changed == {"compare", "report"}
-    assert json.loads(project.run("dvc", "status", "--json").splitlines()[-1]) == {}
+    assert project.stale() == set()
     project.commit()
 
     # and the other way round: after `dvc repro`, Snakemake has nothing to do
@@ -128,10 +127,33 @@ def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project)
     project.commit()
 
 
+def test_another_seed_or_variant_adds_its_own_runs_and_no_other(project: Project) -> None:
+    after = {"compare", "report"}
+    project.lay_over("seeds: [3407, 1]")
+    trained = {"schedule@10-1", "sft@10-1", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
+    variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
+    assert project.stale() == trained | variant | after
+
+    project.lay_over("seeds: [3407]\nablations: {run: [uniform, dense]}")
+    variant = {f"{stage}-ablation@dense-10-3407" for stage in ("schedule", "grpo", "evaluate")}
+    assert project.stale() == variant | after
+    project.lay_over("ablations: {run: []}")
+    assert project.stale() == after
+
+    uniform = "ablations: {run: [uniform], variants: {uniform: {curriculum: [{until: 1.0, easy: %s, hard: 0.33}]}}}"
+    project.lay_over(uniform % "0.33, medium: 0.34")
+    own = {f"{stage}-ablation@uniform-10-3407" for stage in ("schedule", "grpo")}
+    assert project.stale() == own | {"report"}
+    project.run("git", "checkout", "params.yaml")
+    assert project.stale() == set()
+
+
 def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> None:
     before = project.locked()
     # a learning rate so high that the predictions, and with them the tables, change too
     project.run("dvc", "exp", "run", "-S", "grpo.beta=0.05", "-S", "grpo.learning_rate=0.01")
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
-    assert changed == {"grpo@10", "evaluate@grpo-10", "compare", "report"}
+    trained = {"grpo@10-3407", "evaluate@grpo-10-3407"}
+    variant = {"grpo-ablation@uniform-10-3407", "evaluate-ablation@uniform-10-3407"}
+    assert changed == trained | variant | {"compare", "report"}
     assert "0.05" in project.run("dvc", "exp", "show", "--csv")

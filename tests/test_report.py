@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from planward.params import Params, load_params
-from planward.records import write_json, write_jsonl
-from planward.reporting.page import constraints_in, thinned
-from planward.reporting.tables import escape_latex
+from planward.records import BASE, Run, write_json, write_jsonl
+from planward.reporting.formats import escape_latex
+from planward.reporting.sections.breakdown import constraints_in
+from planward.reporting.sections.learning import mean_curve, thinned
 from planward.stages import compare, report
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
 DOMAINS, BUCKETS = ("blocksworld", "ferry"), ("easy", "medium", "hard")
-SKILL = {"base": 3, "sft": 5, "grpo": 8}  # of ten problems
+SKILL = {"base": 3, "sft": 5, "grpo": 8, "dense": 2, "uniform": 8}  # of ten problems
 HOSTILE = "<script>alert('plan')</script>"
 
 
@@ -33,9 +35,13 @@ def constrained(i: int) -> bool:
     return i < 5
 
 
-def prediction(method: str, size: int, domain: str, i: int, shot_num: int) -> dict[str, Any]:
-    """The answer to problem i: right where a fixed shuffle of the problems puts it below the method's skill."""
-    solved = (7 * i + 3 * (domain == "ferry")) % 10 < SKILL[method] + (size > 100) + (shot_num > 2)
+def prediction(method: str, size: int, domain: str, i: int, shot_num: int, seed: int = 3407) -> dict[str, Any]:
+    """The answer to problem i: right where a fixed shuffle of the problems puts it below the method's skill.
+
+    Other seeds than 3407 shuffle differently and are a little luckier.
+    """
+    place = (7 * i + 3 * (domain == "ferry") + 3 * (seed != 3407)) % 10
+    solved = place < SKILL[method] + (size > 100) + (shot_num > 2) + (seed != 3407)
     label = "success_plans" if solved else ("goal_not_satisfied", "precondition_violation", "plan_format_error")[i % 3]
     if constrained(i) and label == "goal_not_satisfied":
         label = "safety_constraints_violation"
@@ -50,7 +56,7 @@ def prediction(method: str, size: int, domain: str, i: int, shot_num: int) -> di
         "constrained": constrained(i),
         "method": method,
         "dataset_size": size,
-        "seed": 3407,
+        "seed": seed,
         "shot_num": shot_num,
         "shot_ids": [f"{domain}-t{k}" for k in range(shot_num)],
         "prompt": f"objects b1 b2 b3\ninit (clear b1) & more\ngoal (on b1 b2) of {i}\n{before}",
@@ -67,15 +73,31 @@ def prediction(method: str, size: int, domain: str, i: int, shot_num: int) -> di
     }
 
 
+def write_run(root: Path, run: Run, domains: tuple[str, ...], problems: int, shots: tuple[int, ...]) -> None:
+    rows = [
+        prediction(run.method, run.size, d, i, k, run.seed or 3407)
+        for k in shots
+        for d in domains
+        for i in range(problems)
+    ]
+    write_jsonl(root / f"results/predictions/{run.name}.jsonl", rows)
+
+
 def write_predictions(
-    root: Path, sizes: tuple[int, ...], domains: tuple[str, ...], problems: int, shots: tuple[int, ...]
+    root: Path,
+    sizes: tuple[int, ...],
+    domains: tuple[str, ...],
+    problems: int,
+    shots: tuple[int, ...],
+    seed: int = 3407,
 ) -> None:
-    for method, size in [("base", 0), *(("sft", n) for n in sizes), *(("grpo", n) for n in sizes)]:
-        rows = [prediction(method, size, d, i, k) for k in shots for d in domains for i in range(problems)]
-        write_jsonl(root / f"results/predictions/{method}-{size}.jsonl", rows)
+    for run in [BASE, *(Run(method, n, seed) for method in ("sft", "grpo") for n in sizes)]:
+        write_run(root, run, domains, problems, shots)
 
 
-def write_everything_else(root: Path, sizes: tuple[int, ...], domains: tuple[str, ...], steps: int = 12) -> None:
+def write_everything_else(
+    root: Path, sizes: tuple[int, ...], domains: tuple[str, ...], seeds: tuple[int, ...] = (3407,), steps: int = 12
+) -> None:
     """What the other stages leave behind, in the shapes of their own files."""
     results = root / "results"
     share = {"easy": 12, "medium": 6, "hard": 2}
@@ -88,8 +110,8 @@ def write_everything_else(root: Path, sizes: tuple[int, ...], domains: tuple[str
     write_json(results / "split/metrics.json", {"train": 40, "test": 20})
     write_jsonl(results / "split/quarantine.jsonl", [{"line": 3, "reason": "bad JSON: line 1 ends early"}])
     used = {"wall_s": 61.5, "cpu_s": 99.0, "peak_rss_mb": 812.0}
-    write_json(results / "timing/sft@100.json", {"stage": "sft@100"} | used)
-    for size in sizes:
+    write_json(results / "timing/sft@100-3407.json", {"stage": "sft@100-3407"} | used)
+    for size, seed in product(sizes, seeds):
         rows = [
             {"step": s, "slot": k, "id": f"{d}-t{s}", "domain": d, "bucket": BUCKETS[s * 3 // steps]}
             | {"wanted_bucket": BUCKETS[s * 3 // steps]}
@@ -97,20 +119,27 @@ def write_everything_else(root: Path, sizes: tuple[int, ...], domains: tuple[str
             for k, d in enumerate(domains)
         ]
         (results / "schedules").mkdir(exist_ok=True)
-        pd.DataFrame(rows).to_parquet(results / f"schedules/{size}.parquet")
-        write_json(results / f"schedules/{size}.json", {"fallback_rate": 0.0})
+        pd.DataFrame(rows).to_parquet(results / f"schedules/grpo-{size}-{seed}.parquet")
+        write_json(results / f"schedules/grpo-{size}-{seed}.json", {"fallback_rate": 0.0})
         for method, curves in {
             "sft": ["loss", "learning_rate"],
-            "grpo": ["reward", "success", "kl", *(f"reward_by_domain/{d}" for d in domains), "zero_spread/all_pass"],
+            "grpo": [
+                "validation_success",
+                "reward",
+                "success",
+                "kl",
+                *(f"reward_by_domain/{d}" for d in domains),
+                "zero_spread/all_pass",
+            ],
         }.items():
-            folder = results / f"training/{method}-{size}"
+            folder = results / f"training/{method}-{size}-{seed}"
             for c, name in enumerate(curves):
                 path = folder / f"curves/{name}.tsv"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lines = [f"{s}\t{(s + c) ** 0.5 / size:.5f}" for s in range(steps)]
+                lines = [f"{s}\t{(s + c) ** 0.5 / size + (seed == 1):.5f}" for s in range(steps)]
                 path.write_text("\n".join([f"step\t{name.split('/')[-1]}", *lines]) + "\n", encoding="utf-8")
             write_json(folder / "metrics.json", {"step": steps - 1, "shots_dropped": 0})
-        pd.DataFrame(rows).to_parquet(results / f"training/grpo-{size}/consumed.parquet")
+        pd.DataFrame(rows).to_parquet(results / f"training/grpo-{size}-{seed}/consumed.parquet")
     (root / "dvc.lock").write_text("schema: '2.0'\nstages:\n  compare: {cmd: planward compare}\n", encoding="utf-8")
     shutil.copy(PARAMS, root / "params.yaml")
 
@@ -128,6 +157,21 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def two_seeds(tree: Path, params: Params) -> Params:
+    """The same tree with a second seed of every trained run, and parameters that ask for it."""
+    for run in [Run(method, n, 1) for method in ("sft", "grpo") for n in (100, 200)]:
+        write_run(tree, run, DOMAINS, 10, (0, 1, 4))
+    return params.model_copy(update={"seeds": [3407, 1]})
+
+
+def two_variants(tree: Path, params: Params) -> Params:
+    """The same tree with two variants at N = 200, and parameters that ask for them."""
+    for run in (Run("dense", 200, 3407), Run("uniform", 200, 3407)):
+        write_run(tree, run, DOMAINS, 10, (0, 1, 4))
+    asked = {"dataset_size": 200, "run": ["uniform", "dense"]}
+    return params.model_copy(update={"ablations": params.ablations.model_copy(update=asked)})
+
+
 def read_csv(root: Path, name: str) -> list[dict[str, str]]:
     with (root / f"results/tables/{name}.csv").open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
@@ -142,7 +186,7 @@ def page(root: Path, params: Params) -> str:
 def test_success_table_has_its_columns_order_and_wilson_intervals(tree: Path, params: Params) -> None:
     compare.run(params)
     rows = read_csv(tree, "success")
-    columns = "method,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high"
+    columns = "method,dataset_size,shot_num,domain,seeds,n,successes,success_rate,ci_low,ci_high,interval"
     assert ",".join(rows[0]) == columns
     runs = dict.fromkeys((row["method"], row["dataset_size"]) for row in rows)
     assert list(runs) == [("base", "0"), ("sft", "100"), ("sft", "200"), ("grpo", "100"), ("grpo", "200")]
@@ -186,6 +230,110 @@ def test_shots_table_marks_the_best_and_what_is_tied_with_it(tree: Path, params:
     assert escape_latex("50 % of a_b & {c}\\") == r"50 \% of a\_b \& \{c\}\textbackslash{}"
 
 
+def test_several_seeds_are_pooled(tree: Path, params: Params) -> None:
+    compare.run(two_seeds(tree, params))
+    cells = {(r["method"], r["dataset_size"], r["shot_num"], r["domain"]): r for r in read_csv(tree, "success")}
+    base, grpo = cells["base", "0", "0", "all"], cells["grpo", "100", "0", "all"]
+    assert [base[c] for c in ("seeds", "n", "successes", "success_rate", "interval")] == [
+        "1",
+        "20",
+        "6",
+        "0.3",
+        "wilson",
+    ]
+    # 8 of 10 with the one seed, 9 of 10 with the other
+    assert [grpo[c] for c in ("seeds", "n", "successes", "success_rate")] == ["2", "20", "34", "0.85"]
+    assert grpo["interval"] == "bootstrap"
+    assert 0.6 < float(grpo["ci_low"]) < 0.85 < float(grpo["ci_high"]) <= 1
+    by_seed = [row for row in read_csv(tree, "seeds") if (row["method"], row["dataset_size"]) == ("grpo", "100")]
+    assert [(r["seed"], r["successes"]) for r in by_seed if r["shot_num"] == "0"] == [("1", "18"), ("3407", "16")]
+    found = {(r["method_a"], r["method_b"]): r for r in read_csv(tree, "paired")[:3]}
+    row = found["sft", "grpo"]
+    assert (row["seeds"], row["n"], row["test"], row["interval"]) == ("2", "20", "sign-flip", "bootstrap")
+    assert int(row["both"]) + int(row["only_b"]) == 34
+    assert float(row["difference"]) == 100 * (int(row["only_b"]) - int(row["only_a"])) / 40 == 30
+    assert float(row["ci_low"]) < 30 < float(row["ci_high"])
+    assert float(row["p"]) < 0.01
+    assert float(found["base", "grpo"]["difference"]) == 55  # the one base against both
+    tex = (tree / "results/tables/shots.tex").read_text(encoding="utf-8")
+    assert "stratified bootstrap over problems and 2 seeds; Wilson where there is one" in tex
+    assert "exact sign-flip permutation test" in tex
+
+
+def test_a_seed_that_one_method_lacks_is_named(tree: Path, params: Params) -> None:
+    both = two_seeds(tree, params)
+    (tree / "results/predictions/sft-200-1.jsonl").unlink()
+    with pytest.raises(compare.PredictionsError, match=r"no sft-200-1\.jsonl, but others have this seed"):
+        compare.run(both)
+    compare.run(params)  # asks for the first seed only: what is left of the other is no concern of it
+    assert {row["seeds"] for row in read_csv(tree, "success")} == {"1"}
+
+
+def test_domains_table_compares_grpo_with_sft_in_each_domain(tree: Path, params: Params) -> None:
+    compare.run(params)
+    rows = read_csv(tree, "domains")
+    assert [(r["shot_num"], r["dataset_size"], r["domain"]) for r in rows[:3]] == [
+        ("0", "100", "blocksworld"),
+        ("0", "100", "ferry"),
+        ("0", "200", "blocksworld"),
+    ]
+    assert len(rows) == 3 * 2 * 2
+    assert {(r["method_a"], r["method_b"], r["n"], r["difference"]) for r in rows} == {("sft", "grpo", "10", "30")}
+    adjusted = multipletests([float(r["p"]) for r in rows], method="holm")[1]
+    assert [float(r["p_holm"]) for r in rows] == pytest.approx(adjusted)
+    report.run(params)
+    html = (tree / "results/report.html").read_text(encoding="utf-8")
+    assert "GRPO is significantly below SFT in 0 (Holm over all of them; 0 without the correction" in html
+
+
+def test_ablations_compare_each_variant_with_grpo_and_stand_nowhere_else(tree: Path, params: Params) -> None:
+    asked = two_variants(tree, params)
+    html = page(tree, asked)
+    rows = read_csv(tree, "ablations")
+    order = product(["all", "0", "1", "4"], ["uniform", "dense"])
+    assert [(r["shot_num"], r["variant"]) for r in rows] == list(order)
+    uniform, dense = rows[:2]
+    assert (uniform["result"], uniform["difference"], uniform["p"]) == ("statistically tied", "0", "1")
+    assert dense["result"] == "worse"
+    # 18, 18, 20 of 20 against 6, 6, 8 of 20
+    assert float(dense["default_success_rate"]) == pytest.approx(56 / 60, abs=1e-6)
+    assert float(dense["success_rate"]) == pytest.approx(20 / 60, abs=1e-6)
+    assert float(dense["difference"]) == pytest.approx(-60, abs=1e-4)
+    assert float(dense["difference_low"]) < -60 < float(dense["difference_high"]) < 0
+    assert (dense["interval"], dense["test"], dense["n"]) == ("bootstrap", "sign-flip", "20")
+    assert {row["method"] for name in ("success", "shots", "labels", "seeds") for row in read_csv(tree, name)} == {
+        "base",
+        "sft",
+        "grpo",
+    }
+    section = html[html.index('<h2 id="ablations">') : html.index('<h2 id="labels">')]
+    assert "uniform: statistically tied with GRPO, +0.0 [+0.0, +0.0] points, p = 1.000." in section
+    assert "dense: worse than GRPO, -60.0 [" in section
+    assert "{&#34;grpo&#34;: {&#34;reward&#34;: &#34;dense&#34;}}" in section
+
+
+def test_without_ablations_the_page_says_how_to_ask_for_them(tree: Path, params: Params) -> None:
+    html = page(tree, params)
+    header, *rows = (tree / "results/tables/ablations.csv").read_text(encoding="utf-8").splitlines()
+    assert header.startswith("variant,dataset_size,shot_num,seeds,n,successes,success_rate")
+    assert rows == []
+    assert "dvc exp run -S &#39;ablations.run=[uniform]&#39;" in html.replace("'", "&#39;")
+
+
+def test_learning_curves_are_means_over_seeds_with_each_seed_behind(tree: Path, params: Params) -> None:
+    both = two_seeds(tree, params)
+    write_everything_else(tree, (100, 200), DOMAINS, (3407, 1))
+    html = page(tree, both)
+    section = html[html.index('<h2 id="learning">') : html.index('<h2 id="where">')]
+    success = section[section.index('aria-label="success"') :].partition("</svg>")[0]
+    assert success.count("stroke-opacity: 0.35") == 4  # two seeds at each of two sizes
+    assert 'aria-label="success on validation"' in section
+    assert "success in training" not in section
+    assert "Every model was trained 2 times" in html
+    assert "Each seed by itself" in html
+    assert "has not been written" not in html
+
+
 def test_labels_and_metrics_add_up(tree: Path, params: Params) -> None:
     compare.run(params)
     rows = [row for row in read_csv(tree, "labels") if (row["method"], row["shot_num"]) == ("base", "0")]
@@ -215,11 +363,12 @@ def test_constraints_table_keeps_the_two_kinds_of_problems_apart(
         kind = {"constrained": has_constraints, "label": label, "success": label == "success_plans"}
         rows += [prediction("sft", 100, "ferry", i, shot_num) | kind for shot_num in (0, 2)]
     rows[1] |= {"label": "safety_constraints_violation", "success": False}  # with two shots, problem 0 as well
-    write_jsonl(tmp_path / "results/predictions/sft-100.jsonl", rows)
+    write_jsonl(tmp_path / "results/predictions/sft-100-3407.jsonl", rows)
     compare.run(params)
     found = read_csv(tmp_path, "constraints")
     keys = ["method", "dataset_size", "shot_num", "constrained"]
-    columns = [*keys, "n", "successes", "success_rate", "ci_low", "ci_high", "safety_violations", "safety_share"]
+    columns = [*keys, "seeds", "n", "successes", "success_rate", "ci_low", "ci_high", "interval"]
+    columns += ["safety_violations", "safety_share"]
     assert list(found[0]) == columns
     numbers = [[row[c] for c in (*keys, "n", "successes", "safety_violations", "safety_share")] for row in found]
     assert numbers == [
@@ -317,16 +466,17 @@ def rewrite(path: Path, change: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: [*rows, rows[4]], r"sft-100\.jsonl: 1 duplicated rows .*blocksworld-004"),
-        (lambda rows: rows[1:], r"base-0\.jsonl and .*sft-100\.jsonl do not answer the same .*blocksworld-000"),
-        (lambda rows: [row | {"dataset_size": 400} for row in rows], r"sft-100\.jsonl: .* of sft-400"),
-        (lambda rows: [*rows, {"id": "half a row"}], r"sft-100\.jsonl: line 61 is no prediction"),
-        (lambda _: [], r"sft-100\.jsonl: holds no predictions"),
+        (lambda rows: [*rows, rows[4]], r"sft-100-3407\.jsonl: 1 duplicated rows .*blocksworld-004"),
+        (lambda rows: rows[1:], r"base-0\.jsonl and .*sft-100-3407\.jsonl do not answer the same .*blocksworld-000"),
+        (lambda rows: [row | {"dataset_size": 400} for row in rows], r"sft-100-3407\.jsonl: .* of sft-400-3407,"),
+        (lambda rows: [*rows, {"id": "half a row"}], r"sft-100-3407\.jsonl: line 61 is no prediction"),
+        (lambda rows: [*rows[:-1], rows[-1] | {"seed": 1}], r"sft-100-3407\.jsonl: .* of sft-100-1, sft-100-3407,"),
+        (lambda _: [], r"sft-100-3407\.jsonl: holds no predictions"),
         (lambda rows: [rows[0] | {"constrained": False}, *rows[1:]], r"do not agree on whether .*blocksworld-000"),
     ],
 )
 def test_predictions_that_cannot_be_compared_are_refused(tree: Path, params: Params, change: Any, said: str) -> None:
-    rewrite(tree / "results/predictions/sft-100.jsonl", change)
+    rewrite(tree / "results/predictions/sft-100-3407.jsonl", change)
     with pytest.raises(compare.PredictionsError, match=said):
         compare.run(params)
     assert not (tree / "results/tables").exists()
@@ -344,7 +494,7 @@ def test_no_predictions_or_no_tables_say_what_to_run(
 
 def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, params: Params) -> None:
     write_everything_else(tree, (100, 200), DOMAINS)
-    rewrite(tree / "results/predictions/sft-200.jsonl", lambda rows: [*rows[:-1], rows[-1] | {"shot_ids": []}])
+    rewrite(tree / "results/predictions/sft-200-3407.jsonl", lambda rows: [*rows[:-1], rows[-1] | {"shot_ids": []}])
     html = page(tree, params)
     assert "GRPO solves 90.0 % of 20 test problems" in html
     assert "60.0 points more than base" in html
@@ -353,7 +503,7 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     errors = html[html.index("Look at these first") : html.index('id="results"')]
     assert "<strong>1</strong>: input lines set apart: bad JSON" in errors
     assert "unmatched_names = 1" in errors
-    assert "sft-200.jsonl" in errors
+    assert "sft-200-3407.jsonl" in errors
     assert "fallback" not in errors
     assert "shots_dropped" not in errors
     assert "has not been written" not in html
@@ -364,7 +514,7 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
 
 def test_page_says_where_training_left_the_schedule(tree: Path, params: Params) -> None:
     write_everything_else(tree, (100, 200), DOMAINS)
-    path = tree / "results/training/grpo-200/consumed.parquet"
+    path = tree / "results/training/grpo-200-3407/consumed.parquet"
     consumed = pd.read_parquet(path)
     consumed.loc[5, "id"] = "another"
     consumed.iloc[:-2].to_parquet(path)
@@ -418,6 +568,10 @@ def test_base_alone_makes_a_page(tree: Path, params: Params) -> None:
     for path in (tree / "results/predictions").glob("[sg]*.jsonl"):
         path.unlink()
     assert "there is nothing to compare" in page(tree, params)
+
+
+def test_mean_curves_hold_every_step_that_a_seed_has() -> None:
+    assert mean_curve([[(0, 1.0), (1, 2.0)], [(1, 4.0), (2, 5.0)]]) == [(0, 1.0), (1, 3.0), (2, 5.0)]
 
 
 def test_long_curves_are_averaged() -> None:

@@ -19,7 +19,7 @@ from planward.params import Params, ParamsError
 from planward.pddl.canonical import canonical_hash
 from planward.pddl.generators import GENERATORS, domain_text, problem_text
 from planward.pddl.language import load_domain, load_problem
-from planward.records import VerifierError
+from planward.records import Run, VerifierError
 from planward.stages import problems, schedule, score, split
 
 Small = Callable[..., Params]
@@ -100,7 +100,7 @@ def test_json_lines_go_all_the_way_to_a_schedule(project: Path, small: Small, la
     problems.run(params)
     split.run(params)
     score.run(params)
-    schedule.run(params, 4)
+    schedule.run(params, Run("grpo", 4, 3407))
     assert counts_add_up(40)["quarantined"] == 0
     assert all(sum(side == wanted for side in kept().values()) > 0 for wanted in SIDES)
     scored = [row for side in SIDES for row in rows(Path(f"results/score/{side}.jsonl"))]
@@ -110,10 +110,10 @@ def test_json_lines_go_all_the_way_to_a_schedule(project: Path, small: Small, la
     assert all(row["response"].startswith("(") for row in scored)
     with Path("results/score/difficulty.csv").open(encoding="utf-8") as flat:
         assert len(list(csv.DictReader(flat))) == 40
-    slots = pq.read_table("results/schedules/4.parquet").to_pylist()
+    slots = pq.read_table("results/schedules/grpo-4-3407.parquet").to_pylist()
     assert len(slots) == 40
     assert {slot["id"] for slot in slots} <= {row["id"] for row in rows(Path("results/score/train.jsonl"))}
-    assert json.loads(Path("results/schedules/4.json").read_text())["prompts"] == 40
+    assert json.loads(Path("results/schedules/grpo-4-3407.json").read_text())["prompts"] == 40
 
 
 FOREIGN_DOMAIN = """

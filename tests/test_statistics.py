@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +14,11 @@ from statsmodels.stats.multitest import multipletests
 
 from planward.reporting.statistics import (
     Pairs,
+    bootstrap_intervals,
     detectable_difference,
     holm,
-    mcnemar_exact,
     paired_interval,
+    sign_flip,
     wilson,
 )
 
@@ -54,16 +57,79 @@ def test_wilson_holds_the_rate_inside_zero_and_one(sample: tuple[int, int], conf
     assert wilson(n - successes, n, confidence) == pytest.approx((1 - high, 1 - low))
 
 
+def one_answer_each(pairs: Pairs) -> list[int]:
+    return [-1] * pairs.only_a + [1] * pairs.only_b + [0] * (pairs.both + pairs.neither)
+
+
 @given(tables)
-def test_mcnemar_is_statsmodels_exact_test(pairs: Pairs) -> None:
+def test_sign_flips_of_one_answer_a_problem_are_statsmodels_exact_mcnemar(pairs: Pairs) -> None:
     expected = mcnemar([[pairs.both, pairs.only_a], [pairs.only_b, pairs.neither]], exact=True).pvalue
-    assert mcnemar_exact(pairs) == pytest.approx(min(expected, 1.0))
-    assert mcnemar_exact(pairs) == pytest.approx(mcnemar_exact(swapped(pairs)))
+    assert sign_flip(one_answer_each(pairs)) == pytest.approx(min(expected, 1.0))
 
 
-def test_mcnemar_without_discordant_pairs_finds_nothing() -> None:
-    assert mcnemar_exact(Pairs(40, 0, 0, 10)) == 1
-    assert mcnemar_exact(Pairs(0, 0, 6, 0)) == pytest.approx(2 / 2**6)
+@given(st.lists(st.integers(-6, 6), min_size=1, max_size=9))
+def test_sign_flips_are_every_way_to_flip_signs(differences: list[int]) -> None:
+    sums = [sum(s * d for s, d in zip(signs, differences, strict=True))
+            for signs in product((1, -1), repeat=len(differences))]  # fmt: skip
+    expected = sum(abs(total) >= abs(sum(differences)) for total in sums) / len(sums)
+    assert sign_flip(differences) == pytest.approx(expected)
+    assert sign_flip([-d for d in differences]) == pytest.approx(expected)
+
+
+def test_sign_flips_without_a_difference_find_nothing_and_many_are_the_normal_limit() -> None:
+    assert sign_flip([0, 0, 0]) == 1
+    assert sign_flip([-1] * 6) == pytest.approx(2 / 2**6)
+    rng = np.random.default_rng(0)
+    differences = rng.integers(-5, 6, 4000) + (rng.random(4000) < 0.08)
+    z = (abs(differences.sum()) - 0.5) / math.sqrt((differences.astype(float) ** 2).sum())
+    assert sign_flip(differences) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.02)
+
+
+def test_bootstrap_of_one_seed_is_the_normal_approximation() -> None:
+    n, rate = 2000, 0.3
+    solved = np.zeros((1, 1, n), dtype=bool)
+    solved[..., : int(n * rate)] = True
+    ((low, high),) = bootstrap_intervals(solved, ["d"] * n, 0.95, 20000, 1)
+    half = 1.959964 * math.sqrt(rate * (1 - rate) / n)
+    assert (low, high) == pytest.approx((rate - half, rate + half), abs=0.0015)
+
+
+def test_bootstrap_keeps_what_differs_between_strata_only() -> None:
+    solved = np.array([[[1] * 50 + [0] * 50]])
+    assert bootstrap_intervals(solved, ["easy"] * 50 + ["hard"] * 50, 0.95, 500, 1) == pytest.approx(0.5)
+    ((low, high),) = bootstrap_intervals(solved, ["one"] * 100, 0.95, 500, 1)
+    assert low < 0.45 < 0.55 < high
+
+
+def test_bootstrap_of_seeds_that_differ_spreads_over_them() -> None:
+    solved = np.zeros((1, 4, 30))
+    solved[:, 2:] = 1  # two seeds solve all, two nothing: only the draw of seeds matters
+    ((low, high),) = bootstrap_intervals(solved, ["d"] * 30, 0.8, 4000, 1)
+    assert (low, high) == pytest.approx((0.25, 0.75))  # binomial of 4 draws: 10 % lies at 0.25, 90 % at 0.75
+
+
+@given(st.integers(1, 4), st.integers(2, 12), st.integers(0, 2**32 - 1))
+def test_bootstrap_is_seeded_and_each_cell_by_itself(seeds: int, problems: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cells = rng.random((3, seeds, problems)) < 0.5
+    strata = ["ab"[place % 2] for place in range(problems)]
+    bounds = bootstrap_intervals(cells, strata, 0.9, 600, seed)
+    assert (bounds == bootstrap_intervals(cells, strata, 0.9, 600, seed)).all()
+    assert bounds[1:2] == pytest.approx(bootstrap_intervals(cells[1:2], strata, 0.9, 600, seed))
+    assert bootstrap_intervals(~cells, strata, 0.9, 600, seed) == pytest.approx(1 - bounds[:, ::-1])
+    assert (bounds[:, 0] <= bounds[:, 1]).all()
+    assert (bounds >= 0).all()
+    assert (bounds <= 1).all()
+
+
+def test_bootstrap_intervals_cover_the_truth() -> None:
+    """400 tests of 5 seeds and 60 problems: problems differ in difficulty, seeds in luck."""
+    rng = np.random.default_rng(5)
+    skill, luck, noise = rng.normal(0, 1, (400, 1, 60)), rng.normal(0, 0.2, (400, 5, 1)), rng.normal(0, 1, (400, 5, 60))
+    solved = skill + luck + noise > 0  # by symmetry, half of all answers
+    bounds = bootstrap_intervals(solved, ["d"] * 60, 0.9, 600, 1)
+    covered = ((bounds[:, 0] <= 0.5) & (bounds[:, 1] >= 0.5)).mean()
+    assert 0.86 < covered < 0.97
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
@@ -100,16 +166,17 @@ def test_paired_interval_holds_the_difference(pairs: Pairs, confidence: float) -
     assert paired_interval(swapped(pairs), confidence) == pytest.approx((-high, -low))
 
 
-@given(tables.filter(lambda pairs: pairs.n >= 4))
-def test_detectable_difference_solves_its_equation(pairs: Pairs) -> None:
-    d = detectable_difference(pairs, 0.95)
-    discordant = max(d, (pairs.only_a + pairs.only_b) / pairs.n)
+@given(st.floats(0, 1), st.integers(4, 1600))
+def test_detectable_difference_solves_its_equation(discordance: float, n: int) -> None:
+    d = detectable_difference(discordance, n, 0.95)
+    spread = max(d, discordance)
     assert 0 < d <= 1
-    needed = (1.959964 * math.sqrt(discordant) + 0.841621 * math.sqrt(max(discordant - d * d, 0))) ** 2 / d**2
-    assert needed == pytest.approx(pairs.n, rel=1e-4)
+    needed = (1.959964 * math.sqrt(spread) + 0.841621 * math.sqrt(max(spread - d * d, 0))) ** 2 / d**2
+    assert needed == pytest.approx(n, rel=1e-4)
 
 
-def test_detectable_difference_shrinks_with_n() -> None:
-    few, many = (detectable_difference(Pairs(n, n, n, n), 0.95) for n in (10, 1000))
+def test_detectable_difference_shrinks_with_n_and_with_agreement() -> None:
+    few, many = (detectable_difference(0.5, n, 0.95) for n in (40, 4000))
     assert many < few / 5
-    assert detectable_difference(Pairs(1, 1, 1, 0), 0.95) == 1
+    assert detectable_difference(0.1, 400, 0.95) < detectable_difference(0.4, 400, 0.95)
+    assert detectable_difference(0.6, 3, 0.95) == 1

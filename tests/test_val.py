@@ -562,6 +562,8 @@ def test_binary_that_cannot_be_executed(tower: Pair, fake: Callable[[str], Path]
     ("body", "reason"),
     [
         ("sleep 60 & sleep 60", "no answer in 0.2 s"),
+        ("yes", "printed more than 64 MiB"),
+        ("yes >&2", "printed more than 64 MiB"),
         ("kill -SEGV $$", "signal 11"),
         ("echo what is this", "what is this"),
         ("exit 0", "''"),
@@ -570,7 +572,18 @@ def test_binary_that_cannot_be_executed(tower: Pair, fake: Callable[[str], Path]
         ("echo Checking plan: x; echo Plan size: 3; echo Plan executed successfully - checking goal", "of 4"),
         ('"$REAL" "$@" | sed \'s/^Plan valid/Plan doubtful/\'', "Plan doubtful|Final value"),
     ],
-    ids=["hangs", "crashes", "rubbish", "silent", "cut short", "cut later", "wrong size", "unknown verdict"],
+    ids=[
+        "hangs",
+        "chatters",
+        "complains",
+        "crashes",
+        "rubbish",
+        "silent",
+        "cut short",
+        "cut later",
+        "wrong size",
+        "unknown verdict",
+    ],
 )
 def test_broken_verifier_is_never_a_label(tower: Pair, fake: Callable[[str], Path], body: str, reason: str) -> None:
     assert validate(*tower, BUILD).label is Label.SUCCESS

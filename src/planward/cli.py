@@ -18,7 +18,7 @@ from rich.console import Console
 from planward.params import PARAMS_FILE, Params, ParamsError, load_params, merged_params
 from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimit
-from planward.records import VerifierError, write_json
+from planward.records import METHODS, Run, VerifierError, write_json
 
 app = typer.Typer(
     help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
@@ -28,6 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Size = Annotated[int, typer.Option(help="Training problems in all, one of dataset_sizes in params.yaml.")]
+Seed = Annotated[int, typer.Option(help="The run's seed, one of seeds in params.yaml.")]
+Variant = Annotated[str, typer.Option(help="grpo, or a variant under `ablations` in params.yaml.")]
 TIMING = Path("results/timing")
 STAGES = "Stages"
 EXPECTED = (ParamsError, PddlError, SearchLimit, VerifierError, ValueError, OSError)
@@ -58,39 +60,45 @@ def score() -> None:
 
 
 @app.command(rich_help_panel=STAGES)
-def schedule(size: Size) -> None:
+def schedule(size: Size, seed: Seed, method: Variant = "grpo") -> None:
     """Write down which problem is trained on at which step."""
     from planward.stages import schedule as stage
 
-    _run(f"schedule@{size}", lambda params: stage.run(params, size))
+    run = Run(method, size, seed)
+    _run(_of_run("schedule", run), lambda params: stage.run(params, run))
 
 
 @app.command(rich_help_panel=STAGES)
-def sft(size: Size) -> None:
+def sft(size: Size, seed: Seed) -> None:
     """Fine-tune the base model on reference plans."""
     from planward.stages import sft as stage
 
-    _run(f"sft@{size}", lambda params: stage.run(params, size))
+    run = Run("sft", size, seed)
+    _run(_of_run("sft", run), lambda params: stage.run(params, run))
 
 
 @app.command(rich_help_panel=STAGES)
-def grpo(size: Size) -> None:
+def grpo(size: Size, seed: Seed, method: Variant = "grpo") -> None:
     """Train the SFT model by curriculum GRPO, rewarded by the plan verifier."""
     from planward.stages import grpo as stage
 
-    _run(f"grpo@{size}", lambda params: stage.run(params, size))
+    run = Run(method, size, seed)
+    _run(_of_run("grpo", run), lambda params: stage.run(params, run))
 
 
 @app.command(rich_help_panel=STAGES)
 def evaluate(
-    method: Annotated[str, typer.Option(help="base, sft or grpo.")],
+    method: Annotated[str, typer.Option(help="base, sft, grpo, or a variant under `ablations` in params.yaml.")],
     size: Annotated[int, typer.Option(help="The model's dataset size; 0 for base.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The model's seed; base has none of its own.")] = None,
 ) -> None:
     """Complete every test problem with 0 to 4 worked examples; VAL gives the verdicts."""
     from planward.stages import evaluate as stage
 
-    name = f"evaluate@{method}-{size}" if size else f"evaluate-{method}"
-    _run(name, lambda params: stage.run(params, method, size))
+    if seed is None and method != "base":
+        raise typer.BadParameter(f"{method} was trained once for each seed: which one?", param_hint="--seed")
+    run = Run(method, size, seed or 0)
+    _run(_of_run("evaluate", run), lambda params: stage.run(params, run))
 
 
 @app.command(rich_help_panel=STAGES)
@@ -178,6 +186,15 @@ def _run(name: str, stage: Callable[[Params], None], timed: bool = True) -> None
                 "peak_rss_mb": round(own.ru_maxrss / 1024),
             }
             write_json(TIMING / f"{name}.json", figures)
+
+
+def _of_run(command: str, run: Run) -> str:
+    """The name that dvc.yaml gives the stage which runs a command for a run."""
+    if run.method == "base":
+        return f"{command}-base"
+    ending = "" if run.method in METHODS else "-ablation"
+    key = run.name if command == "evaluate" or ending else f"{run.size}-{run.seed}"
+    return f"{command}{ending}@{key}"
 
 
 def _threads() -> None:

@@ -10,12 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from planward.records import written
+from planward.records import BASE, METHODS, Run, written
 
 PARAMS_FILE = Path("params.yaml")
 Range = tuple[int, int]
 Bucket = Literal["easy", "medium", "hard"]
 BUCKETS: tuple[Bucket, ...] = ("easy", "medium", "hard")
+VARIED = ("curriculum", "curriculum_by_domain", "grpo")  # what an ablation may change
 
 
 class ParamsError(ValueError):
@@ -40,6 +41,7 @@ class Problems(Strict):
     base_share: float = Field(ge=0, lt=1)
     constraints: Literal["none", "safety"]
     constrained_share: float = Field(ge=0, le=1)
+    dialects: int = Field(ge=1)
     generated: dict[str, dict[str, int | Range]]
 
     @field_validator("generated")
@@ -136,6 +138,7 @@ class Sft(Strict):
     warmup_ratio: float = Field(ge=0, le=1)
     max_grad_norm: float = Field(gt=0)
     shots: Range
+    renaming: bool
     save_steps: int = Field(gt=0)
 
     @field_validator("shots")
@@ -146,6 +149,28 @@ class Sft(Strict):
         return shots
 
 
+class Temperatures(Strict):
+    easy: float = Field(gt=0)
+    medium: float = Field(gt=0)
+    hard: float = Field(gt=0)
+
+
+class Adaptive(Strict):
+    """How the choice of problems follows success; `curriculum.sampling` has the rules."""
+
+    curriculum: bool
+    domain_weights: bool
+    dynamic_sampling: bool
+    window: int = Field(gt=0)
+    target: float = Field(ge=0, le=1)
+    floor: float = Field(ge=0, le=1)
+    missed_turns: int = Field(gt=0)
+
+    @property
+    def on(self) -> bool:
+        return self.curriculum or self.domain_weights or self.dynamic_sampling
+
+
 class Grpo(Strict):
     steps: int = Field(gt=0)
     batch_size: int = Field(gt=0)
@@ -154,15 +179,32 @@ class Grpo(Strict):
     learning_rate: float = Field(gt=0)
     beta: float = Field(ge=0)
     temperature: float = Field(gt=0)
+    temperatures: Temperatures | None
     top_p: float = Field(gt=0, le=1)
     top_k: int = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"]
     scale_rewards: Literal["none", "group", "batch"]
     shots: int = Field(ge=0)
+    renaming: bool
+    reward: Literal["dense", "sparse"]
+    balanced: bool
+    adaptive: Adaptive
+    replay: bool
     audit_share: float = Field(ge=0, le=1)
     save_steps: int = Field(gt=0)
     report_to: list[Literal["wandb", "tensorboard", "trackio"]]
+
+    @model_validator(mode="after")
+    def weighs_what_it_balances(self) -> Grpo:
+        if self.adaptive.domain_weights and not self.balanced:
+            raise ValueError("adaptive.domain_weights shares out a step's prompts by domain, so balanced must be true")
+        return self
+
+
+class Validation(Strict):
+    steps: int = Field(ge=0)
+    problems: int = Field(gt=0)
 
 
 class Val(Strict):
@@ -184,6 +226,30 @@ class Evaluate(Strict):
 
 class Compare(Strict):
     confidence: float = Field(gt=0, lt=1)
+    resamples: int = Field(ge=100)
+
+
+class Ablations(Strict):
+    """Variants of the GRPO run: each lays its keys over the sections that `VARIED` names."""
+
+    dataset_size: int
+    run: list[str]
+    variants: dict[str, dict[str, Any]]
+
+    @model_validator(mode="after")
+    def names_its_variants(self) -> Ablations:
+        for name, sections in self.variants.items():
+            if name in METHODS or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+                raise ValueError(f"variants.{name}: a name is small letters, digits and _, and none of {METHODS}")
+            if not sections or any(section not in VARIED for section in sections):
+                raise ValueError(
+                    f"variants.{name}: may change {', '.join(VARIED)} (got {', '.join(sections) or 'nothing'})"
+                )
+        if unknown := [name for name in self.run if name not in self.variants]:
+            raise ValueError(f"run: no entry under `variants` for {', '.join(unknown)}")
+        if len(set(self.run)) < len(self.run):
+            raise ValueError("run: names a variant twice")
+        return self
 
 
 class Base(Strict):
@@ -192,11 +258,13 @@ class Base(Strict):
     seed: int = Field(ge=0)
     base_share: float = Field(gt=0, le=1)
     steps: int = Field(gt=0)
-    batch_size: int = Field(gt=0)
-    sequence_length: int = Field(gt=0)
-    walk_share: float = Field(ge=0, le=1)
-    walk_length: Range
+    batch_tokens: int = Field(gt=0)
+    short_sequence: int = Field(gt=0)
+    long_sequence: int = Field(gt=0)
+    reuse: float = Field(ge=1)
     constrained_share: float = Field(ge=0, le=1)
+    careless_share: float = Field(ge=0, le=1)
+    dialect_share: float = Field(ge=0, le=1)
     learning_rate: float = Field(gt=0)
     warmup_ratio: float = Field(ge=0, le=1)
     adam_beta2: float = Field(gt=0, lt=1)
@@ -213,27 +281,66 @@ class Base(Strict):
 
 class Params(Strict):
     seed: int = Field(ge=0)
+    seeds: list[int] = Field(min_length=1)
     dataset_sizes: list[int] = Field(min_length=1)
     problems: Problems
     split: Split
     difficulty: dict[str, Difficulty]
     buckets: Percentiles
     curriculum: list[Phase] = Field(min_length=1)
+    curriculum_by_domain: dict[str, list[Phase]]
     prompt: Prompt
     model: Model
     sft: Sft
     grpo: Grpo
+    validation: Validation
     val: Val
     evaluate: Evaluate
     compare: Compare
+    ablations: Ablations
 
     def concerns(self, name: str) -> bool:
-        """Whether a result's name (`sft-200`, `grpo@200`, `200`, `split`) is of a dataset size of this run.
+        """Whether a result's name (`grpo-200-3407`, `sft@400-3407`, `split`) is of a size, seed and variant asked for.
 
-        Results of sizes that params.yaml no longer names stay on disk until `make clean`.
+        Results that params.yaml no longer names stay on disk until `make clean`.
         """
-        size = re.search(r"(?:^|[-@])(\d+)$", name)
-        return size is None or int(size[1]) in (0, *self.dataset_sizes)
+        if not re.search(r"(?:^|[-@])\d+$", name):
+            return True
+        run = Run.parsed(name.partition("@")[2] or name)
+        if run is None or run == BASE:
+            return run == BASE
+        sizes = [self.ablations.dataset_size] if run.method in self.ablations.run else []
+        sizes = self.dataset_sizes if run.method in ("", *METHODS) else sizes
+        return run.size in sizes and run.seed in self.seeds
+
+    def variant(self, name: str) -> Params:
+        """The parameters of a GRPO run: of `grpo` as they stand, of a variant with its keys laid over them.
+
+        Raises:
+            ParamsError: there is no such variant, or it has an unknown key or a wrong value; the message names it.
+        """
+        if name == "grpo":
+            return self
+        if name not in self.ablations.variants:
+            known = ", ".join(self.ablations.variants) or "none"
+            raise ParamsError(f"ablations.variants: no entry {name}; there are: {known}")
+        plain = self.ablations.model_copy(update={"run": [], "variants": {}})  # a variant has none of its own
+        raw = self.model_copy(update={"ablations": plain}).model_dump(mode="json")
+        _lay_over(raw, self.ablations.variants[name])
+        try:
+            laid_over = Params.model_validate(raw)
+        except ValidationError as error:
+            faults = (f"ablations.variants.{name}.{fault}" for fault in _faults(error))
+            raise ParamsError("; ".join(faults)) from None
+        return laid_over.model_copy(update={"ablations": self.ablations})
+
+    @model_validator(mode="after")
+    def variants_can_be_run(self) -> Params:
+        if self.ablations.run and self.ablations.dataset_size not in self.dataset_sizes:
+            raise ValueError(f"ablations.dataset_size: {self.ablations.dataset_size} is none of dataset_sizes")
+        for name in self.ablations.variants:
+            self.variant(name)
+        return self
 
     @model_validator(mode="after")
     def scores_what_it_generates(self) -> Params:
@@ -241,6 +348,13 @@ class Params(Strict):
         if missing := [domain for domain in generated if domain not in self.difficulty]:
             raise ValueError(f"problems.generated: no entry under `difficulty` for {', '.join(missing)}")
         return self
+
+    @field_validator("seeds")
+    @classmethod
+    def told_apart(cls, seeds: list[int]) -> list[int]:
+        if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+            raise ValueError("must be different numbers, none negative")
+        return seeds
 
     @field_validator("dataset_sizes")
     @classmethod
@@ -253,9 +367,27 @@ class Params(Strict):
     @classmethod
     def covers_all_progress(cls, phases: list[Phase]) -> list[Phase]:
         ends = [phase.until for phase in phases]
-        if ends != sorted(set(ends)) or ends[-1] != 1:
+        if not ends or ends != sorted(set(ends)) or ends[-1] != 1:
             raise ValueError("`until` must rise from phase to phase and end at 1.0")
         return phases
+
+    @field_validator("curriculum_by_domain")
+    @classmethod
+    def covers_it_in_every_domain(cls, domains: dict[str, list[Phase]]) -> dict[str, list[Phase]]:
+        for domain, phases in domains.items():
+            try:
+                cls.covers_all_progress(phases)
+            except ValueError as error:
+                raise ValueError(f"{domain}: {error}") from None
+        return domains
+
+    @model_validator(mode="after")
+    def tells_domains_apart(self) -> Params:
+        if self.curriculum_by_domain and not self.grpo.balanced:
+            raise ValueError(
+                "curriculum_by_domain needs grpo.balanced: true; otherwise prompts are drawn over all domains"
+            )
+        return self
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
@@ -293,6 +425,8 @@ def _lay_over(document: Any, changes: dict[str, Any]) -> None:
         if isinstance(value, dict) and isinstance(document.get(key), dict):
             _lay_over(document[key], value)
         elif isinstance(value, list) and isinstance(document.get(key), list):
+            if not document[key] and hasattr(document[key], "fa"):
+                document[key].fa.set_flow_style()  # an empty list has forgotten that it stands on one line
             document[key][:] = value  # keeps the style and the comment
         else:
             document[key] = value
@@ -319,8 +453,12 @@ def checked(model: type[Section], raw: Any, source: str) -> Section:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        faults = [f"  {_key(fault['loc'])}: {_complaint(fault)}" for fault in error.errors()]
-        raise ParamsError("\n".join([f"{source}: {len(faults)} mistake(s)", *faults])) from None
+        faults = _faults(error)
+        raise ParamsError("\n".join([f"{source}: {len(faults)} mistake(s)", *(f"  {f}" for f in faults)])) from None
+
+
+def _faults(error: ValidationError) -> list[str]:
+    return [f"{_key(fault['loc'])}: {_complaint(fault)}" for fault in error.errors()]
 
 
 def _key(location: tuple[int | str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+METHODS = ("base", "sft", "grpo")  # of every run, in the order of every table; any other is a variant of grpo
 
 
 class Label(StrEnum):
@@ -63,6 +66,31 @@ class Verdict:
         return self.reward == 1.0
 
 
+@dataclass(frozen=True)
+class Run:
+    """One trained model, or base: what its weights, curves and predictions are named after."""
+
+    method: str
+    size: int  # training problems in all; 0 for base
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """`grpo-400-3407`; `base-0`, since there is one base."""
+        return "base-0" if self.method == "base" else f"{self.method}-{self.size}-{self.seed}"
+
+    @classmethod
+    def parsed(cls, name: str) -> Run | None:
+        """The run that a name stands for; None where it is no run's. `400-3407` has the method ''."""
+        if name == BASE.name:
+            return BASE
+        found = re.fullmatch(r"(?:(\w+)-)?(\d+)-(\d+)", name)
+        return cls(found[1] or "", int(found[2]), int(found[3])) if found else None
+
+
+BASE = Run("base", 0, 0)
+
+
 class Meta(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -103,9 +131,9 @@ class Prediction(BaseModel):
     bucket: str
     score: float
     constrained: bool = False  # the problem has safety constraints
-    method: str  # base | sft | grpo
+    method: str  # base | sft | grpo | a variant of grpo
     dataset_size: int  # 0 for base
-    seed: int
+    seed: int  # of the training run; for base, params.seed
     shot_num: int
     shot_ids: list[str]  # may be fewer than shot_num where the prompt was too long
     prompt: str

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
-from planward.params import BUCKETS, Bucket, Phase
+from planward.curriculum.decks import Slot, dealt_step, decks, phases_by_deck
+from planward.params import BUCKETS, Phase
 from planward.records import Record
-
-# Where an empty bucket is filled from, nearest first.
-NEAREST: dict[Bucket, tuple[Bucket, ...]] = {
-    "easy": ("easy", "medium", "hard"),
-    "medium": ("medium", "easy", "hard"),
-    "hard": ("hard", "medium", "easy"),
-}
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One prompt of one optimizer step."""
-
-    step: int
-    slot: int
-    id: str
-    domain: str
-    bucket: Bucket  # the bucket the problem is of
-    wanted_bucket: Bucket  # the bucket the curriculum asked for
 
 
 def phase_at(phases: Sequence[Phase], progress: float) -> Phase:
@@ -54,55 +35,36 @@ def prompts_per_domain(batch_size: int, domains: int) -> int:
 
 
 def build_schedule(
-    records: Sequence[Record], phases: Sequence[Phase], steps: int, batch_size: int, seed: int
+    records: Sequence[Record],
+    phases: Sequence[Phase],
+    steps: int,
+    batch_size: int,
+    seed: int,
+    *,
+    balanced: bool = True,
+    by_domain: Mapping[str, Sequence[Phase]] = MappingProxyType({}),
 ) -> list[Slot]:
     """Every prompt of a training run, in the order of its consumption.
 
-    Each step holds `batch_size / domains` prompts of each domain. Within a domain the buckets follow
-    the phase's shares by largest remainder, carried from slot to slot, so that the shares hold from a
-    phase's start to any point of it to within one prompt; problems of a bucket come in seeded random order,
-    all of them before any comes again. An empty bucket is filled from the nearest one, with one warning.
+    Each step holds `batch_size / domains` prompts of each domain, or, if not `balanced`, prompts that are drawn over
+    all domains; `decks.Deck` says how they follow the phases.
 
     Args:
         records: the training set, with `bucket` set.
         steps: optimizer steps; progress is step / steps.
         batch_size: prompts an optimizer step.
+        by_domain: phases of single domains, in place of `phases`; needs `balanced`.
+
+    Raises:
+        ValueError: the step cannot be balanced, or `by_domain` names an unknown domain.
     """
-    pools: dict[str, dict[Bucket, list[str]]] = defaultdict(lambda: {bucket: [] for bucket in BUCKETS})
-    for record in records:
-        pools[record.domain][record.bucket].append(record.id)  # type: ignore[index]
-    domains = sorted(pools)
-    each = prompts_per_domain(batch_size, len(domains))
-    streams = {
-        (domain, bucket): _endless(ids, Random(f"{seed}:{domain}:{bucket}"))
-        for domain, pool in pools.items()
-        for bucket, ids in pool.items()
-    }
-    credit: dict[str, dict[Bucket, float]] = {}
-    current: Phase | None = None
-    order, schedule, warned = Random(f"{seed}:order"), list[Slot](), set[tuple[str, Bucket]]()
+    dealers = decks(records, seed, balanced=balanced)
+    own = phases_by_deck(dealers, phases, by_domain)
+    hands = dict.fromkeys(dealers, prompts_per_domain(batch_size, len(dealers)))
+    order, schedule = Random(f"{seed}:order"), list[Slot]()
     for step in range(steps):
-        phase = phase_at(phases, step / steps)
-        if phase is not current:
-            current, shares = phase, phase.shares
-            credit = {domain: _start_credit(Random(f"{seed}:{domain}:{phase.until}")) for domain in domains}
-        batch: list[tuple[str, Bucket, Bucket]] = []
-        for domain in domains:
-            for _ in range(each):
-                for bucket in BUCKETS:
-                    credit[domain][bucket] += shares[bucket]
-                wanted = max(BUCKETS, key=lambda bucket: credit[domain][bucket])
-                credit[domain][wanted] -= 1
-                drawn = next(bucket for bucket in NEAREST[wanted] if pools[domain][bucket])
-                if drawn != wanted and (domain, wanted) not in warned:
-                    warned.add((domain, wanted))
-                    warnings.warn(f"{domain} has no {wanted} problem: {drawn} ones are taken instead", stacklevel=2)
-                batch.append((domain, drawn, wanted))
-        order.shuffle(batch)
-        schedule += [
-            Slot(step, slot, next(streams[domain, drawn]), domain, drawn, wanted)
-            for slot, (domain, drawn, wanted) in enumerate(batch)
-        ]
+        now = {name: phase_at(own[name], step / steps) for name in dealers}
+        schedule += dealt_step(step, dealers, now, hands, order)
     return schedule
 
 
@@ -121,18 +83,3 @@ def schedule_columns(schedule: Sequence[Slot]) -> dict[str, list[Any]]:
     """The schedule as columns, ready for a table."""
     rows = [asdict(slot) for slot in schedule]
     return {name: [row[name] for row in rows] for name in Slot.__dataclass_fields__}
-
-
-def _endless(ids: list[str], rng: Random) -> Iterator[str]:
-    while True:
-        yield from rng.sample(ids, len(ids))
-
-
-def _start_credit(rng: Random) -> dict[Bucket, float]:
-    """A small random head start, so that the domains do not ask for a rare bucket in the same step.
-
-    Credit that starts at 0 and is always taken from the largest stays in [-2/3, 5/6] for three buckets;
-    a head start of at most 1/6 keeps what was drawn within one prompt of the shares.
-    """
-    noise = [rng.random() / 4 for _ in BUCKETS]
-    return {bucket: value - sum(noise) / len(noise) for bucket, value in zip(BUCKETS, noise, strict=True)}

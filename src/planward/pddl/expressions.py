@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 _TOKEN = re.compile(r"[()]|[^\s();]+|;[^\n]*|\n")
@@ -33,7 +34,8 @@ class Form(list["Symbol | Form"]):
 
     __slots__ = ("line",)
 
-    def __init__(self, line: int) -> None:
+    def __init__(self, line: int, parts: Iterable[Symbol | Form] = ()) -> None:
+        super().__init__(parts)
         self.line = line
 
     @property
@@ -42,6 +44,17 @@ class Form(list["Symbol | Form"]):
 
 
 Expression = Symbol | Form
+
+
+def symbol(word: str, line: int) -> Symbol:
+    made = Symbol(word)
+    made.line = line
+    return made
+
+
+def printed(expression: Expression) -> str:
+    """The expression as PDDL, on one line."""
+    return f"({' '.join(map(printed, expression))})" if isinstance(expression, Form) else str(expression)
 
 
 def read_expression(text: str) -> Form:
@@ -72,9 +85,9 @@ def read_expression(text: str) -> Form:
             form = open_forms[-1] if open_forms else None
             top = None if open_forms else closed
         else:
-            symbol = new(Symbol, token)
-            symbol.line = line
-            form.append(symbol)
+            word = new(Symbol, token)
+            word.line = line
+            form.append(word)
     if open_forms:
         raise PddlError("this parenthesis is never closed", open_forms[-1].line)
     if top is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from planward.pddl.expressions import Expression, Form, PddlError, Unsupported
+from planward.pddl.expressions import Expression, Form, PddlError, Unsupported, symbol
 from planward.pddl.signature import Atom, Scope, Variables, read_atom, read_variables
 
 
@@ -85,6 +85,15 @@ def conjuncts(form: Expression) -> Iterator[Expression]:
         yield form
 
 
+def parts_of(formula: Formula) -> Iterator[Formula]:
+    """The parts of the formula's outermost conjunction, nested ones flattened."""
+    if isinstance(formula, And):
+        for part in formula.parts:
+            yield from parts_of(part)
+    else:
+        yield formula
+
+
 def text(formula: Formula, binding: dict[str, str] | None = None) -> str:
     """The formula as PDDL, variables replaced where `binding` names them."""
     match formula:
@@ -97,6 +106,30 @@ def text(formula: Formula, binding: dict[str, str] | None = None) -> str:
             hidden = {name: value for name, value in (binding or {}).items() if name not in dict(variables)}
             listed = " ".join(f"{name} - {'/'.join(kinds)}" for name, kinds in variables)
             return f"({'forall' if universal else 'exists'} ({listed}) {text(body, hidden)})"
+
+
+def mapped(formula: Formula, change: Callable[[Atom], Atom]) -> Formula:
+    """The formula with every atom changed."""
+    match formula:
+        case Literal(atom, positive):
+            return Literal(change(atom), positive)
+        case And(parts) | Or(parts):
+            return type(formula)(tuple(mapped(part, change) for part in parts))
+        case Quantified(universal, variables, body):
+            return Quantified(universal, variables, mapped(body, change))
+
+
+def mapped_form(form: Form, change: Callable[[Atom], Atom]) -> Form:
+    """The same for a formula, or a constraint, as written."""
+    if form.head in ("forall", "exists") and len(form) == 3:
+        return Form(form.line, [form[0], form[1], *_mapped_parts(form[2:], change)])
+    if form and not any(isinstance(part, Form) for part in form):
+        return Form(form.line, [symbol(word, form.line) for word in change(tuple(map(str, form)))])
+    return Form(form.line, _mapped_parts(form, change))
+
+
+def _mapped_parts(parts: Sequence[Expression], change: Callable[[Atom], Atom]) -> Iterator[Expression]:
+    return (mapped_form(part, change) if isinstance(part, Form) else part for part in parts)
 
 
 def _expect(form: Form, count: int) -> None:

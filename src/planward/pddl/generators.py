@@ -125,14 +125,6 @@ def delivery(rng: Random, sizes: Sizes) -> Instance:
 GENERATORS: dict[str, Callable[[Random, Sizes], Instance]] = {
     generator.__name__: generator for generator in (blocksworld, ferry, grippers, spanner, delivery)
 }
-# What a goal of the domain may speak of: predicate and type of its first argument.
-GOAL_FACTS: dict[str, tuple[str, Types]] = {
-    "blocksworld": ("on", UNTYPED),
-    "ferry": ("at", ("car",)),
-    "grippers": ("at", ("obj",)),
-    "spanner": ("tightened", ("nut",)),
-    "delivery": ("at", ("package",)),
-}
 
 
 def generated_problem(domain: str, instance: Instance) -> Problem:

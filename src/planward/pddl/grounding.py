@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from planward.pddl.conditions import ALWAYS, NEVER, Condition, bits_of, conjunction, disjunction, negation
-from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified
+from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified, parts_of
 from planward.pddl.language import Action, Domain, Effect, Problem
 from planward.pddl.monitors import Monitors, monitors_of
 from planward.pddl.signature import Atom, Types, Variables
@@ -46,7 +47,6 @@ Selector = Callable[[tuple[str, ...]], Atom]  # from an action's arguments, then
 class Schema(NamedTuple):
     """An action whose conjunctive parts are taken apart once, so that its ground forms cost little."""
 
-    action: Action
     constants: tuple[str, ...]
     needs: tuple[Selector, ...]
     forbids: tuple[Selector, ...]
@@ -193,11 +193,11 @@ class Grounding:
 
     def _possible_arguments(self, action: Action) -> Iterator[tuple[str, ...]]:
         """Arguments that respect types and static preconditions, which are checked as soon as they are bound."""
-        schema, count = self._schemas[action.name], len(action.parameters)
+        count = len(action.parameters)
         candidates = [self.members(kinds) for _, kinds in action.parameters]
         names = [name for name, _ in action.parameters]
         checks: list[list[Literal]] = [[] for _ in range(count + 1)]
-        for literal in _literals(schema.action.precondition):
+        for literal in _literals(action):
             if literal.atom[0] not in self.domain.fluents:
                 last = max((names.index(part) + 1 for part in literal.atom[1:] if part in names), default=0)
                 checks[last].append(literal)
@@ -241,6 +241,15 @@ def ground_problem(problem: Problem) -> GroundProblem:
     return GroundProblem(problem, _grounding(_ByIdentity(problem.domain), objects, static, problem.costs))
 
 
+def instantiations(problem: Problem) -> int:
+    """Ground actions by type alone: an upper bound, found without grounding."""
+    is_a, kinds = problem.domain.signature.is_a, problem.objects.values()
+    return sum(
+        prod(sum(is_a(kind, wanted) for kind in kinds) for _, wanted in action.parameters)
+        for action in problem.domain.actions.values()
+    )
+
+
 class _ByIdentity:
     """Lets a domain be part of a cache key: domains are themselves cached by content."""
 
@@ -269,7 +278,7 @@ def _schemas(key: _ByIdentity) -> dict[str, Schema]:
 def _schema(action: Action, fluents: frozenset[str]) -> Schema:
     names = [name for name, _ in action.parameters]
     plain = [effect for effect in action.effects if effect.condition == TRUTH and not effect.variables]
-    literals = list(_literals(action.precondition))
+    literals = _literals(action)
     atoms = [literal.atom for literal in literals]
     atoms += [atom for effect in plain for atom in (*effect.adds, *effect.deletes)]
     constants = tuple(dict.fromkeys(word for atom in atoms for word in atom[1:] if word not in names))
@@ -287,7 +296,6 @@ def _schema(action: Action, fluents: frozenset[str]) -> Schema:
 
     changing = [literal for literal in literals if literal.atom[0] in fluents]
     return Schema(
-        action=action,
         constants=constants,
         needs=tuple(selector(literal.atom) for literal in changing if literal.positive),
         forbids=tuple(selector(literal.atom) for literal in changing if not literal.positive),
@@ -299,17 +307,13 @@ def _schema(action: Action, fluents: frozenset[str]) -> Schema:
     )
 
 
+def _literals(action: Action) -> list[Literal]:
+    """Those that must hold whatever else the precondition asks for."""
+    return [part for part in parts_of(action.precondition) if isinstance(part, Literal)]
+
+
 def substitute(atom: Atom, binding: Binding) -> Atom:
     return tuple([binding.get(part, part) for part in atom])
-
-
-def _literals(formula: Formula) -> Iterator[Literal]:
-    """The literals that stand in the formula's outermost conjunction."""
-    if isinstance(formula, Literal):
-        yield formula
-    elif isinstance(formula, And):
-        for part in formula.parts:
-            yield from _literals(part)
 
 
 def _without_literals(formula: Formula) -> Formula:

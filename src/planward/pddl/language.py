@@ -9,14 +9,23 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from planward.pddl.constraints import Constraint, read_constraints
-from planward.pddl.expressions import Expression, Form, PddlError, Symbol, Unsupported, read_expression, read_file
-from planward.pddl.formulas import TRUTH, And, Formula, conjuncts, read_formula
+from planward.pddl.expressions import (
+    Expression,
+    Form,
+    PddlError,
+    Symbol,
+    Unsupported,
+    read_expression,
+    read_file,
+    symbol,
+)
+from planward.pddl.formulas import TRUTH, And, Formula, conjuncts, mapped, mapped_form, read_formula
 from planward.pddl.signature import (
     Atom,
     Scope,
@@ -234,6 +243,22 @@ def problem_of(
     return Problem(name, domain, objects, init, goal, read, tuple(constraints), costs)
 
 
+def changed(problem: Problem, change: Callable[[Atom], Atom]) -> Problem:
+    """The problem with every atom of its start, goal and constraints changed, to others that are declared."""
+
+    def constraint(old: Constraint) -> Constraint:
+        return replace(old, formulas=tuple(mapped(formula, change) for formula in old.formulas))
+
+    return replace(
+        problem,
+        init=frozenset(map(change, problem.init)),
+        goal=tuple(mapped(goal, change) for goal in problem.goal),
+        constraints=tuple(map(constraint, problem.constraints)),
+        constraint_forms=tuple(mapped_form(form, change) for form in problem.constraint_forms),
+        costs=frozenset(map(change, problem.costs)),
+    )
+
+
 def _schemas(declarations: list[Expression], signature: Signature) -> Iterator[tuple[str, tuple[Types, ...]]]:
     """Declared predicates or functions with the types of their arguments."""
     seen = set[str]()
@@ -310,8 +335,14 @@ def _effects(form: Expression, scope: Scope, condition: Formula = TRUTH, variabl
             for part in form[1:]:
                 yield from _effects(part, scope, condition, variables)
         case "forall", 2:
-            more = read_variables(form[1], scope.signature)
-            yield from _effects(form[2], scope.widened(more), condition, (*variables, *more))
+            more, body = read_variables(form[1], scope.signature), form[2]
+            for name in [name for name, _ in more if name in scope.names]:  # `condition` may mean the outer one
+                fresh = name
+                while fresh in scope.names:
+                    fresh += " "  # no name that is read has a blank
+                more = tuple((fresh if known == name else known, kinds) for known, kinds in more)
+                body = _with_variable(body, name, fresh)
+            yield from _effects(body, scope.widened(more), condition, (*variables, *more))
         case "when", 2:
             also = read_formula(form[1], scope)
             both = also if condition == TRUTH else And((condition, also))
@@ -333,10 +364,20 @@ def _effects(form: Expression, scope: Scope, condition: Formula = TRUTH, variabl
             raise PddlError(f"`{form.head}` with {len(form) - 1} part(s) is no effect", form.line)
         case "probabilistic", _:
             raise Unsupported("`probabilistic` effects are not supported in-process", form.line)
-        case "", 0 | -1:
+        case "", -1:
             return
         case _:
             yield Effect(adds=(read_atom(form, scope),), condition=condition, variables=variables)
+
+
+def _with_variable(expression: Expression, old: str, new: str) -> Expression:
+    """The expression with another name for a variable, but for where a quantifier takes the name for its own."""
+    if not isinstance(expression, Form):
+        return symbol(new, expression.line) if expression == old else expression
+    match expression:
+        case [Symbol("forall" | "exists"), Form() as variables, _] if old in variables:
+            return expression
+    return Form(expression.line, [_with_variable(part, old, new) for part in expression])
 
 
 def _merged(effects: Iterator[Effect]) -> tuple[Effect, ...]:

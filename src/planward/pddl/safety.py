@@ -41,18 +41,6 @@ def constrained(
     return (idle, plan) if idle else None
 
 
-def keeping(rng: Random, domain: str, instance: Instance, plan: list[str]) -> Instance:
-    """The instance under constraints that `plan` keeps; as it was where no draw was such."""
-    for _ in range(ATTEMPTS):
-        candidate = replace(instance, constraints=CONSTRAINTS[domain](rng, instance))
-        if (
-            candidate.constraints
-            and PlanChecker(generated_problem(domain, candidate)).check(plan).label == Label.SUCCESS
-        ):
-            return candidate
-    return instance
-
-
 def blocksworld(rng: Random, instance: Instance) -> tuple[str, ...]:
     """A part of the goal only after another, or after a block has been cleared or put on the table."""
     blocks = list(instance.objects)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from planward.pddl.conditions import NEVER
-from planward.pddl.formulas import And, Formula, text
+from planward.pddl.formulas import parts_of, text
 from planward.pddl.grounding import Grounding, Operator, ground_problem
 from planward.pddl.language import Action, Problem
 from planward.pddl.monitors import VIOLATED
@@ -102,7 +102,7 @@ class PlanChecker:
         if step.undeclared:
             return f"unknown object {step.undeclared[:SHOWN]!r}"
         binding = dict(zip((name for name, _ in step.action.parameters), step.arguments, strict=True))
-        for part in _parts(step.action.precondition):
+        for part in parts_of(step.action.precondition):
             if not self.ground.grounding.condition(part, binding).holds(state):
                 return text(part, binding)
         return "a cost without a value"
@@ -132,11 +132,3 @@ def read_step(line: str, grounding: Grounding) -> Step | Misfit:
         if kinds != wanted and not signature.is_a(kinds, wanted):
             return Misfit(f"{argument!r} is a {'/'.join(kinds)}, but {name!r} wants a {'/'.join(wanted)}")
     return Step(grounding.operator(action, tuple(arguments)), action, tuple(arguments))
-
-
-def _parts(formula: Formula) -> Iterator[Formula]:
-    if isinstance(formula, And):
-        for part in formula.parts:
-            yield from _parts(part)
-    else:
-        yield formula

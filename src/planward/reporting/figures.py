@@ -66,12 +66,19 @@ def lines(
     y_range: tuple[float, float] | None = None,
     dashes: Sequence[int] | None = None,
     colours: Sequence[int] | None = None,
+    faint: Mapping[str, Sequence[Sequence[Point]]] | None = None,
 ) -> Markup:
-    """One panel of curves; `y_range` lets panels share a scale, `dashes` and `colours` override the order's own."""
+    """One panel of curves.
+
+    `y_range` lets panels share a scale; `dashes` and `colours` override the order's own; `faint` holds, by label, the
+    curves of which a line is the mean.
+    """
     figure, axes = _panel(name, x_label)
     for i, (label, points) in enumerate(series.items()):
         colour, dash = (colours or range(len(series)))[i], (dashes or range(len(series)))[i]
         style: Any = {"color": PALETTE[colour % len(PALETTE)], "linestyle": LINES[dash % len(LINES)]}
+        for single in (faint or {}).get(label, ()):
+            axes.plot([p[0] for p in single], [p[1] for p in single], **style | {"linewidth": 0.7, "alpha": 0.35})
         axes.plot([p[0] for p in points], [p[1] for p in points], label=label, **style)
     if y_range and y_range[0] < y_range[1]:
         margin = 0.04 * (y_range[1] - y_range[0])

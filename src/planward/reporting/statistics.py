@@ -1,19 +1,24 @@
 """Intervals and tests for success rates on the same problems.
 
-Rates and differences are shares (0 to 1), never percentages; pairs are counted as in McNemar's table.
+Rates and differences are shares (0 to 1), never percentages; pairs are counted as in McNemar's table. Where several
+runs of a method (seeds) answered, their answers are arrays of shape [..., seeds, problems].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import binomtest, norm
+from scipy.stats import binom, norm
 from statsmodels.stats.proportion import proportion_confint
 
 POWER = 0.8  # of the smallest detectable difference; the convention, not a setting
+CHUNK = 500  # resamples at a time: bounds memory, changes no result
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,6 @@ def wilson(successes: int, n: int, confidence: float) -> tuple[float, float]:
     return float(low) if successes else 0.0, float(high) if successes < n else 1.0
 
 
-def mcnemar_exact(pairs: Pairs) -> float:
-    """Two-sided exact p of McNemar's test: are the problems that only one method solved split evenly?"""
-    discordant = pairs.only_a + pairs.only_b
-    return float(binomtest(pairs.only_a, discordant, 0.5).pvalue) if discordant else 1.0
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment of p values, in the order given."""
     adjusted, largest = [0.0] * len(p_values), 0.0
@@ -83,18 +82,76 @@ def paired_interval(pairs: Pairs, confidence: float) -> tuple[float, float]:
     return max(-1.0, low), min(1.0, high)
 
 
-def detectable_difference(pairs: Pairs, confidence: float) -> float:
-    """The smallest true difference that McNemar's test would find with 80 % power at this n.
+def bootstrap_intervals(
+    answers: NDArray[Any], strata: Sequence[Hashable], confidence: float, resamples: int, seed: int
+) -> NDArray[np.float64]:
+    """Percentile intervals of means over seeds and problems, by a two-way stratified bootstrap.
+
+    A resample draws as many seeds as there are, and in each stratum as many problems as it holds, both with
+    replacement, and takes every answer of a drawn seed to a drawn problem: the pigeonhole bootstrap (Owen, Annals of
+    Applied Statistics 1, 2007, 386-411), which errs on the wide side where problems and seeds both matter. Drawing
+    within strata keeps the make-up of the test set, which was fixed before anything was drawn.
+
+    Args:
+        answers: shape [cells, seeds, problems]; successes, shares, or their differences. All cells see the same
+            draws, so a cell's interval does not depend on what other cells there are.
+        strata: the stratum of each problem, its domain.
+        resamples: draws; percentiles are taken over them.
+        seed: the same gives the same draws.
+
+    Returns:
+        Low and high of each cell, shape [cells, 2].
+    """
+    cells, seeds, problems = answers.shape
+    places = [np.flatnonzero(np.array(strata, dtype=object) == stratum) for stratum in sorted(set(strata), key=str)]
+    rng, flat, means = np.random.default_rng(seed), answers.reshape(cells * seeds, problems).astype(np.float64), []
+    for start in range(0, resamples, CHUNK):
+        draws = min(CHUNK, resamples - start)
+        times = np.empty((draws, problems))  # how often each problem is drawn
+        for place in places:
+            times[:, place] = rng.multinomial(len(place), np.full(len(place), 1 / len(place)), size=draws)
+        runs = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws)
+        sums = (flat @ times.T).reshape(cells, seeds, draws)
+        means.append(np.einsum("csd,ds->cd", sums, runs) / (seeds * problems))
+    tail = (1 - confidence) / 2
+    bounds: NDArray[np.float64] = np.quantile(np.concatenate(means, axis=1), [tail, 1 - tail], axis=1)
+    return bounds.T
+
+
+def sign_flip(differences: Sequence[int] | NDArray[np.int64]) -> float:
+    """Two-sided exact p of the paired permutation test: may the methods be swapped on any problem?
+
+    `differences` holds, for each problem, how many more of its answers one method got right than the other. The
+    distribution of their sum under all 2^n ways to flip signs is computed, not sampled: problems with the same
+    absolute difference add a scaled binomial, and these are convolved. With one answer a problem this is McNemar's
+    exact test (Fisher, The Design of Experiments, 1935, section 21, for the test).
+    """
+    sizes, counts = np.unique(np.abs(np.asarray(differences, dtype=np.int64)), return_counts=True)
+    total = abs(int(np.sum(differences)))
+    ways = np.ones(1)  # ways[u]: the chance that the differences with a plus sum to u
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        if size:
+            spaced = np.zeros(size * count + 1)
+            spaced[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
+            ways = np.convolve(ways, spaced)
+    if not total:
+        return 1.0
+    largest = len(ways) - 1  # all of them with a plus; their sum with signs is 2u - largest
+    return min(1.0, 2 * float(ways[: (largest - total) // 2 + 1].sum()))
+
+
+def detectable_difference(discordance: float, n: int, confidence: float) -> float:
+    """The smallest true difference that the paired test would find with 80 % power on `n` problems.
 
     Solves n d^2 = (z_a sqrt(s) + z_b sqrt(s - d^2))^2 for d (Connor, Biometrics 43, 1987, 207-211), where s is
-    the share of problems that just one method solves: the observed share, or d itself where that is larger,
-    since a difference cannot exceed it. Before Holm's correction. 1.0 where n is too small to find anything.
+    the mean squared difference of a problem (with one seed, the share of problems that just one method solves): the
+    observed `discordance`, or d itself where that is larger, since with one seed a difference cannot exceed it.
+    Before Holm's correction. 1.0 where n is too small to find anything.
     """
     z_a, z_b = float(norm.ppf((1 + confidence) / 2)), float(norm.ppf(POWER))
-    observed = (pairs.only_a + pairs.only_b) / pairs.n
 
     def excess(d: float) -> float:
-        s = max(observed, d)
-        return math.sqrt(pairs.n) * d - z_a * math.sqrt(s) - z_b * math.sqrt(max(s - d * d, 0.0))
+        s = max(discordance, d)
+        return math.sqrt(n) * d - z_a * math.sqrt(s) - z_b * math.sqrt(max(s - d * d, 0.0))
 
     return float(brentq(excess, 1e-9, 1.0)) if excess(1.0) > 0 else 1.0

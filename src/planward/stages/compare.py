@@ -8,8 +8,10 @@ import pandas as pd
 from pydantic import ValidationError
 
 from planward.params import Params
-from planward.records import read_predictions, write_json, written
-from planward.reporting import tables
+from planward.records import METHODS, Run, read_predictions, write_json, written
+from planward.reporting import formats, tables
+from planward.reporting.answers import Answers
+from planward.reporting.comparison import Uncertainty
 
 PREDICTIONS = Path("results/predictions")
 TABLES = Path("results/tables")
@@ -21,21 +23,28 @@ class PredictionsError(ValueError):
 
 
 def run(params: Params) -> None:
-    """Write results/tables/ (success, buckets, shots, paired, labels, constraints, metrics).
+    """Write results/tables/.
 
     Raises:
-        PredictionsError: no prediction files, an empty or misnamed one, duplicated rows, or two files that
-            do not answer the same problems.
+        PredictionsError: no prediction files, an empty or misnamed one, duplicated rows, files that do not answer
+            the same problems, or methods that were not trained with the same seeds.
     """
-    outcomes, confidence = read_outcomes(PREDICTIONS, params), params.compare.confidence
-    cells = tables.shots(outcomes, confidence)
-    _write_csv("success", tables.success(outcomes, confidence))
-    _write_csv("buckets", tables.success(outcomes, confidence, extra=["bucket"]))
+    outcomes = read_outcomes(PREDICTIONS, params)
+    by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
+    plain = outcomes[outcomes["method"].isin(METHODS)]
+    answers = Answers.of(plain)
+    cells = tables.shots(answers, by)
+    _write_csv("success", tables.success(answers, by))
+    _write_csv("buckets", tables.success(answers, by, extra=["bucket"]))
+    _write_csv("seeds", tables.seeds(plain, by.confidence))
     _write_csv("shots", cells)
-    _write_csv("paired", tables.paired(outcomes, confidence))
-    _write_csv("labels", tables.labels(outcomes))
-    _write_csv("constraints", tables.constraints(outcomes, confidence))
-    for name, text in {"shots.md": tables.markdown(cells), "shots.tex": tables.latex(cells, confidence)}.items():
+    _write_csv("paired", tables.paired(answers, by))
+    _write_csv("domains", tables.domains(answers, by))
+    _write_csv("labels", tables.labels(plain))
+    _write_csv("constraints", tables.constraints(plain, answers, by))
+    variants = [name for name in params.ablations.run if name in set(outcomes["method"])]
+    _write_csv("ablations", tables.ablations(Answers.of(outcomes), by, variants, params.ablations.dataset_size))
+    for name, text in {"shots.md": formats.markdown(cells), "shots.tex": formats.latex(cells, by.confidence)}.items():
         with written(TABLES / name) as out:
             out.write(text)
     write_json(TABLES / "metrics.json", tables.metrics(cells))
@@ -57,6 +66,14 @@ def read_outcomes(folder: Path, params: Params) -> pd.DataFrame:
                 f"in one of them only, such as {problem!r} with {shot_num} shots; evaluate both on the same test split"
             )
     outcomes = pd.concat(frames.values(), ignore_index=True)
+    trained = outcomes[outcomes["method"] != "base"].drop_duplicates(["method", "dataset_size", "seed"])
+    for seed in sorted(trained["seed"].unique()):
+        for (method, size), own in trained.groupby(["method", "dataset_size"]):
+            if seed not in set(own["seed"]):
+                raise PredictionsError(
+                    f"{folder}: no {Run(str(method), int(size), int(seed)).name}.jsonl, but others have this seed; "
+                    "run `evaluate` for it, or take the seed out of `seeds`"
+                )
     kinds = outcomes.groupby("id")["constrained"].nunique()
     if len(odd_ids := kinds.index[kinds > 1]):
         raise PredictionsError(
@@ -76,7 +93,8 @@ def _read(path: Path) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=COLUMNS)
     if frame.empty:
         raise PredictionsError(f"{path}: holds no predictions")
-    runs = sorted({f"{method}-{size}" for method, size in zip(frame["method"], frame["dataset_size"], strict=True)})
+    keys = frame[["method", "dataset_size", "seed"]].drop_duplicates()
+    runs = sorted({Run(str(method), int(size), int(seed)).name for method, size, seed in keys.itertuples(index=False)})
     if runs != [path.stem]:
         raise PredictionsError(f"{path}: holds predictions of {', '.join(runs)}, not of {path.stem}")
     twice = frame.duplicated(["id", "shot_num"])

@@ -6,22 +6,28 @@ from pathlib import Path
 
 from planward.curriculum.sets import training_set
 from planward.params import Params, ParamsError
-from planward.records import read_records, write_json, write_jsonl
+from planward.records import METHODS, Run, read_records, write_json, write_jsonl
 from planward.stages.score import OUT as SCORE
 from planward.tasks import load_task
 
 OUT = Path("results/predictions")
-METHODS = ("base", "sft", "grpo")
 
 
-def run(params: Params, method: str, size: int) -> None:
-    if method not in METHODS or (size == 0) != (method == "base"):
-        raise ParamsError(f"evaluate: no model {method}-{size}; methods are base (size 0), sft and grpo")
+def run(params: Params, run: Run) -> None:
+    """Write results/predictions/RUN.jsonl and RUN.json.
+
+    Worked examples are drawn by `params.seed`, whatever the run's, which only its rows tell; base has no other.
+
+    Raises:
+        ParamsError: there can be no such model.
+    """
+    known = [*METHODS, *params.ablations.variants]
+    if run.method not in known or (run.size == 0) != (run.method == "base"):
+        raise ParamsError(f"evaluate: no model {run.name}; methods are {', '.join(known)}; size is 0 for base only")
     from planward.evaluation.scoring import predictions, queries
     from planward.training import models
 
-    name = f"{method}-{size}"
-    path = params.model.path if method == "base" else f"results/models/{name}"
+    path = params.model.path if run.method == "base" else f"results/models/{run.name}"
     limits = params.prompt
     model, tokenizer = models.load(params.model, path, limits.max_tokens + limits.max_completion_tokens, params.seed)
     problems = sorted(read_records(SCORE / "test.jsonl"), key=lambda record: (record.domain, record.id))
@@ -31,6 +37,7 @@ def run(params: Params, method: str, size: int) -> None:
     pool = training_set(read_records(SCORE / "train.jsonl"), params.dataset_sizes[0])
     task = load_task(params)
     asked = queries(task, tokenizer, problems, pool, params)
-    rows, metrics = predictions(task, model, tokenizer, asked, params, method, size)
-    write_jsonl(OUT / f"{name}.jsonl", (row.model_dump() for row in rows))
-    write_json(OUT / f"{name}.json", metrics)
+    own = params if run.method == "base" else params.model_copy(update={"seed": run.seed})
+    rows, metrics = predictions(task, model, tokenizer, asked, own, run.method, run.size)
+    write_jsonl(OUT / f"{run.name}.jsonl", (row.model_dump() for row in rows))
+    write_json(OUT / f"{run.name}.json", metrics)

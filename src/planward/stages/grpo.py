@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from planward.curriculum.sets import training_set
 from planward.params import Params
-from planward.records import read_records
+from planward.records import Run, read_records
 from planward.tasks import load_task
 
 
-def run(params: Params, size: int) -> None:
-    """Read results/score/train.jsonl, results/schedules/SIZE.parquet and results/models/sft-SIZE/.
+def run(params: Params, run: Run) -> None:
+    """Read results/score/{train,validation}.jsonl, results/schedules/RUN.parquet, the SFT model of that size and seed.
 
-    Writes results/models/grpo-SIZE/ and results/training/grpo-SIZE/.
+    Writes results/models/RUN/ and results/training/RUN/. A variant of `ablations` runs under its own parameters.
     """
     import pyarrow.parquet as pq
 
     from planward.training import models
 
-    models.choose_backend(params.model)  # Unsloth patches TRL, which the trainer imports
+    own = params.variant(run.method).model_copy(update={"seed": run.seed})
+    models.choose_backend(own.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import grpo
 
-    name = f"grpo-{size}"
     grpo.train(
-        load_task(params),
-        training_set(read_records(Path("results/score/train.jsonl")), size),
-        pq.read_table(Path("results/schedules") / f"{size}.parquet").to_pylist(),
-        params,
-        base=str(Path("results/models") / f"sft-{size}"),
-        model=Path("results/models") / name,
-        training=Path("results/training") / name,
-        name=name,
+        load_task(own),
+        training_set(read_records(Path("results/score/train.jsonl")), run.size),
+        pq.read_table(Path("results/schedules") / f"{run.name}.parquet").to_pylist(),
+        own,
+        base=str(Path("results/models") / replace(run, method="sft").name),
+        model=Path("results/models") / run.name,
+        training=Path("results/training") / run.name,
+        name=run.name,
+        validation=list(read_records(Path("results/score/validation.jsonl"))),
     )

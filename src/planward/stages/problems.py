@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from tqdm import tqdm
 
 from planward.params import Params, ParamsError
 from planward.pddl.canonical import canonical_hash, fraction
+from planward.pddl.dialects import Dialect
+from planward.pddl.dialects import dialect as dialect_of
 from planward.pddl.expressions import PddlError, Symbol, read_file
-from planward.pddl.generators import GENERATORS, Instance, domain_text, generated_problem, problem_text
+from planward.pddl.generators import GENERATORS, Instance, generated_problem, problem_text
 from planward.pddl.safety import constrained
 from planward.records import Meta, Record, replaced, write_jsonl, written
 from planward.tasks.planning.prompt import INSTRUCTION
 from planward.tasks.planning.references import reference_plan
 
 OUT = Path("results/problems")
+T = TypeVar("T")
 
 
 def run(params: Params) -> None:
@@ -78,34 +82,71 @@ def scenario(folder: str, domain_file: Path, known: Container[str]) -> str:
 
 
 def generated_records(params: Params) -> Iterator[Record]:
-    """Write each domain's problems as PDDL and yield them with shortest plans."""
+    """Write each domain's problems as PDDL and yield them with shortest plans.
+
+    They are drawn, and solved, in the plain domain, then put into a dialect.
+
+    Raises:
+        ParamsError: as `distinct_instances` and `dialects_of`.
+    """
     for domain in params.problems.generated:
-        folder = OUT / domain
-        _write(folder / "domain.pddl", domain_text(domain))
-        count = params.problems.count(domain)
-        rng = Random(f"{params.seed}:{domain}:constraints")
-        for instance in tqdm(distinct_instances(params, domain), desc=domain, total=count, unit="problem"):
-            file = folder / f"{instance.name}.pddl"
+        instances, count = distinct_instances(params, domain), params.problems.count(domain)
+        dialects, rng = dialects_of(params, domain), Random(f"{params.seed}:{domain}:constraints")
+        for dialect in dialects:
+            _write(OUT / domain_file(dialect), dialect.domain_text())
+        dealt = zip(instances, dealt_evenly(dialects, Random(f"{params.seed}:{domain}:deal")), strict=False)
+        for instance, dialect in tqdm(dealt, desc=domain, total=count, unit="problem"):
+            file = OUT / domain / f"{instance.name}.pddl"
             _write(file, problem_text(domain, instance))
-            plan = reference_plan(folder / "domain.pddl", file, params.problems)
+            plan = reference_plan(OUT / domain_file(dialects[0]), file, params.problems)
             wanted = params.problems.constraints == "safety" and rng.random() < params.problems.constrained_share
             if wanted and (found := constrained(rng, domain, instance, plan, params.problems.max_states)):
                 instance, plan = found
-                _write(file, problem_text(domain, instance))
-            meta = Meta(scenario=domain, domain_file=f"{domain}/domain.pddl", problem_file=f"{domain}/{file.name}")
-            prompt = f"{INSTRUCTION}\n\nDomain:\n{domain_text(domain)}\nProblem:\n{problem_text(domain, instance)}"
-            yield Record(prompt=prompt, response="\n".join(plan), meta=meta)
+            text = problem_text(domain, dialect.instance(instance))
+            _write(file, text)
+            meta = {
+                "scenario": domain,
+                "domain_file": domain_file(dialect),
+                "problem_file": f"{domain}/{file.name}",
+                "dialect": dialect.number,
+            }
+            prompt = f"{INSTRUCTION}\n\nDomain:\n{dialect.domain_text()}\nProblem:\n{text}"
+            plan = dialect.translated(plan)
+            yield Record(prompt=prompt, response="\n".join(plan), meta=Meta.model_validate(meta))
+
+
+def dialects_of(params: Params, domain: str) -> list[Dialect]:
+    """The dialects that params.yaml asks for, the plain domain first.
+
+    Raises:
+        ParamsError: the domain is unknown, or has fewer.
+    """
+    if domain not in GENERATORS:
+        known = ", ".join(GENERATORS)
+        raise ParamsError(f"params.yaml: problems.generated.{domain}: no such generator; known: {known}")
+    try:
+        return [dialect_of(domain, number, params.seed) for number in range(params.problems.dialects)]
+    except ValueError as error:
+        raise ParamsError(f"params.yaml: problems.dialects: {error}; ask for fewer") from None
+
+
+def dealt_evenly(items: Sequence[T], rng: Random) -> Iterator[T]:
+    """The items over and over, each time in another random order."""
+    while True:
+        yield from rng.sample(items, len(items))
+
+
+def domain_file(dialect: Dialect) -> str:
+    """Where a dialect's domain lies, relative to the data root."""
+    return f"{dialect.domain_name}/{f'dialect-{dialect.number}' if dialect.number else 'domain'}.pddl"
 
 
 def distinct_instances(params: Params, domain: str) -> Iterator[Instance]:
     """Seeded problems, new up to renaming, unsolved at the start, and not the base model's to train on.
 
     Raises:
-        ParamsError: the domain is unknown, or its sizes do not hold that many distinct problems.
+        ParamsError: a size is missing, or the sizes do not hold that many distinct problems.
     """
-    if domain not in GENERATORS:
-        known = ", ".join(GENERATORS)
-        raise ParamsError(f"params.yaml: problems.generated.{domain}: no such generator; known: {known}")
     sizes = params.problems.generated[domain]
     ranges = {name: bounds for name, bounds in sizes.items() if not isinstance(bounds, int)}
     count, rng, seen, misses = params.problems.count(domain), Random(f"{params.seed}:{domain}"), set[str](), 0

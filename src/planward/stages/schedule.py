@@ -1,4 +1,4 @@
-"""schedule: the curriculum for one dataset size, problem by problem."""
+"""schedule: the curriculum of one GRPO run, problem by problem."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ import pyarrow.parquet as pq
 from planward.curriculum.schedule import build_schedule, schedule_columns, schedule_metrics
 from planward.curriculum.sets import training_set
 from planward.params import Params
-from planward.records import read_records, replaced, write_json
+from planward.records import Run, read_records, replaced, write_json
 from planward.stages.score import OUT as SCORE
 
 OUT = Path("results/schedules")
 
 
-def run(params: Params, size: int) -> None:
-    records = training_set(read_records(SCORE / "train.jsonl"), size)
-    schedule = build_schedule(records, params.curriculum, params.grpo.steps, params.grpo.batch_size, params.seed)
-    with replaced(OUT / f"{size}.parquet") as partial:
+def run(params: Params, run: Run) -> None:
+    """Read results/score/train.jsonl; write results/schedules/RUN.parquet and RUN.json."""
+    records = training_set(read_records(SCORE / "train.jsonl"), run.size)
+    own = params.variant(run.method)
+    schedule = build_schedule(
+        records,
+        own.curriculum,
+        own.grpo.steps,
+        own.grpo.batch_size,
+        run.seed,
+        balanced=own.grpo.balanced,
+        by_domain=own.curriculum_by_domain,
+    )
+    with replaced(OUT / f"{run.name}.parquet") as partial:
         pq.write_table(pa.table(schedule_columns(schedule)), partial)
-    write_json(OUT / f"{size}.json", schedule_metrics(schedule))
+    write_json(OUT / f"{run.name}.json", schedule_metrics(schedule))

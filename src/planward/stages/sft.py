@@ -6,24 +6,23 @@ from pathlib import Path
 
 from planward.curriculum.sets import training_set
 from planward.params import Params
-from planward.records import read_records
+from planward.records import Run, read_records
 from planward.tasks import load_task
 
 
-def run(params: Params, size: int) -> None:
-    """Read results/score/train.jsonl; write results/models/sft-SIZE/ and results/training/sft-SIZE/."""
+def run(params: Params, run: Run) -> None:
+    """Read results/score/train.jsonl; write results/models/RUN/ and results/training/RUN/."""
     from planward.training import models
 
     models.choose_backend(params.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import sft
 
-    name = f"sft-{size}"
     sft.train(
         load_task(params),
-        training_set(read_records(Path("results/score/train.jsonl")), size),
-        params,
+        training_set(read_records(Path("results/score/train.jsonl")), run.size),
+        params.model_copy(update={"seed": run.seed}),
         base=params.model.path,
-        model=Path("results/models") / name,
-        training=Path("results/training") / name,
-        name=name,
+        model=Path("results/models") / run.name,
+        training=Path("results/training") / run.name,
+        name=run.name,
     )

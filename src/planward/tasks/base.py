@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from planward.records import Record, Verdict
 
 Messages = list[dict[str, str]]
+Alias = Mapping[str, str]  # a renaming of a problem's objects, a permutation of their names; empty: as it is
+AS_IS: Alias = MappingProxyType({})
 
 
 class Task(Protocol):
@@ -16,21 +19,34 @@ class Task(Protocol):
     `prompt` returns plain text for models without a chat template, chat messages otherwise.
     `verify` judges one completion quickly, in training; `judge` is the authority behind every
     published number, and takes many at once.
+
+    A problem may be put to a model in other words: `alias` draws them. Then `prompt` and `answer` speak in
+    them, and a completion is in them until `original` has put it back; verdicts are always in the problem's own.
     """
 
     name: str
     labels: tuple[str, ...]
 
-    def prompt(self, problem: Record, shots: Sequence[Record]) -> str | Messages: ...
-
-    def answer(self, problem: Record) -> str:
-        """The reference completion, without the end-of-sequence token."""
+    def alias(self, problem: Record, seed: str) -> Alias:
+        """A random renaming of the problem's objects, the same for the same seed; empty where a task has none."""
         ...
 
-    def verify(self, problem: Record, completion: str) -> Verdict:
+    def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
+        """The worked examples as they are, then the problem, renamed."""
+        ...
+
+    def answer(self, problem: Record, alias: Alias = AS_IS) -> str:
+        """The reference completion, renamed, without the end-of-sequence token."""
+        ...
+
+    def original(self, completion: str, alias: Alias) -> str:
+        """A completion on the renamed problem, as one on the problem as it is."""
+        ...
+
+    def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:
         """Raises VerifierError where no verdict could be reached."""
         ...
 
     def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
-        """Raises VerifierError where no verdict could be reached."""
+        """Completions are in the problems' own words; raises VerifierError where no verdict could be reached."""
         ...

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from planward.records import Record
-from planward.tasks.base import Messages, Task
+from planward.tasks.base import AS_IS, Alias, Messages, Task
 
 
 class PromptTooLong(ValueError):
@@ -15,11 +15,12 @@ class PromptTooLong(ValueError):
 
 
 def drawn_shots(problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
-    """Return up to `count` other problems of the same domain from `pool`.
+    """Return up to `count` other problems of the same domain file, hence of the same dialect, from `pool`.
 
     `seed` and the problem's id decide which; a smaller count draws the first of a larger one's.
     """
-    others = [record for record in pool if record.domain == problem.domain and record.id != problem.id]
+    language = (problem.domain, problem.meta.domain_file)
+    others = [r for r in pool if (r.domain, r.meta.domain_file) == language and r.id != problem.id]
     return Random(f"{seed}:{problem.id}").sample(others, len(others))[:count]
 
 
@@ -29,9 +30,11 @@ def fit(
     shots: Sequence[Record],
     count_tokens: Callable[[str | Messages], int],
     limit: int,
+    alias: Alias = AS_IS,
 ) -> tuple[str | Messages, list[Record]]:
     """Return the prompt with as many shots as fit into `limit` tokens, and the shots that were kept.
 
+    `alias` renames the problem in the prompt, not the shots.
     Shots stand in the prompt in the order given, the query behind them, so the far end is the first shot:
     it goes first, the one next to the query goes last.
 
@@ -40,7 +43,7 @@ def fit(
     """
     for first in range(len(shots) + 1):
         kept = list(shots[first:])
-        prompt = task.prompt(problem, kept)
+        prompt = task.prompt(problem, kept, alias)
         tokens = count_tokens(prompt)
         if tokens <= limit:
             return prompt, kept

@@ -24,10 +24,12 @@ JOURNAL = "journal.json"
 
 @dataclass
 class Journal:
-    """What a run has done so far beside its weights; one row an optimizer step, or a prompt."""
+    """What a run has done so far beside its weights."""
 
-    curves: list[dict[str, Any]] = field(default_factory=list)  # step, and the value of each curve
-    consumed: list[dict[str, Any]] = field(default_factory=list)  # the prompts that GRPO really trained on
+    curves: list[dict[str, Any]] = field(default_factory=list)  # step, and the values of some curves
+    consumed: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # the prompts that GRPO really trained on, one row each
 
 
 def fingerprint(

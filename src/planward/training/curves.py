@@ -58,11 +58,14 @@ class Curves(TrainerCallback):
         step = state.global_step - 1
         row = {"step": step}
         row |= {name: logs[key] for key, name in self.trained.items() if logs.get(key) is not None}
-        row |= self.measured(step)
-        self.journal.curves.append(row)
+        self.add({**row, **self.measured(step)})
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Log some of the quantities of a step: `step`, and a value for each."""
+        self.journal.curves.append(dict(row))
         self._write(row)
 
-    def close(self, summary: Mapping[str, float]) -> None:
+    def close(self, summary: Mapping[str, Any]) -> None:
         """Write metrics.json: the last value of every curve, and `summary`."""
         if self.live is not None:
             self.live.summary.update(summary)

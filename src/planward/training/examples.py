@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from accelerate import PartialState
 
+from planward.params import Range
 from planward.records import Record
-from planward.tasks.base import Messages, Task
+from planward.tasks.base import AS_IS, Alias, Messages, Task
 from planward.tasks.fitting import drawn_shots, encode, fit
 
 NAMED = 5  # problems that an error message lists
@@ -25,16 +27,46 @@ def draw_shots(problem: Record, records: Sequence[Record], least: int, most: int
     return drawn_shots(problem, records, count, seed)
 
 
-def fitted_prompt(
-    task: Task, tokenizer: Any, problem: Record, shots: Sequence[Record], limit: int
-) -> tuple[str | Messages, list[int], int]:
-    """Return the prompt, its token ids and how many shots were dropped to fit `limit` tokens."""
-    prompt, kept = fit(task, problem, shots, lambda candidate: len(encode(tokenizer, candidate)), limit)
-    return prompt, encode(tokenizer, prompt), len(shots) - len(kept)
+@dataclass(frozen=True)
+class Visit:
+    """A problem as it is put to the model once: by which names, after which worked examples."""
+
+    alias: Alias
+    prompt: str | Messages
+    ids: list[int]  # the prompt's tokens
+    dropped: int  # shots that did not fit
 
 
-def answer_ids(task: Task, tokenizer: Any, problem: Record, prompt: str | Messages) -> list[int]:
-    """Return the token ids of the reference answer, closed by the end-of-sequence token.
+def visit(
+    task: Task,
+    tokenizer: Any,
+    problem: Record,
+    records: Sequence[Record],
+    seed: str,
+    *,
+    shots: Range,
+    renaming: bool,
+    limit: int,
+) -> Visit:
+    """Put a problem to the model, with names and shots that are drawn by `seed`, in up to `limit` tokens.
+
+    Raises:
+        PromptTooLong: the problem does not fit even without shots.
+    """
+    alias = task.alias(problem, seed) if renaming else AS_IS
+    drawn = draw_shots(problem, records, *shots, seed)
+    ids: list[int] = []
+
+    def length(candidate: str | Messages) -> int:
+        ids[:] = encode(tokenizer, candidate)
+        return len(ids)
+
+    prompt, kept = fit(task, problem, drawn, length, limit, alias)
+    return Visit(alias, prompt, ids, len(drawn) - len(kept))
+
+
+def answer_ids(task: Task, tokenizer: Any, problem: Record, asked: Visit) -> list[int]:
+    """Return the token ids of the reference answer in the visit's names, closed by the end-of-sequence token.
 
     They are the tokens that a model generates after the prompt's own: prompt and answer are tokenised apart.
 
@@ -42,14 +74,13 @@ def answer_ids(task: Task, tokenizer: Any, problem: Record, prompt: str | Messag
         ValueError: the vocabulary lacks a word of the answer, or prompt and answer tokenise otherwise when
             they are written as one text, so that the model would learn a text no one writes.
     """
-    answer = task.answer(problem)
+    answer = task.answer(problem, asked.alias)
     ids = list(tokenizer(answer, add_special_tokens=False)["input_ids"])
     if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
         raise ValueError(f"problem {problem.id}: the reference answer holds a word outside the model's vocabulary")
-    if isinstance(prompt, str):
-        apart = encode(tokenizer, prompt) + ids
-        joined = (encode(tokenizer, prompt + between + answer) for between in ("", " "))
-        if apart not in joined:
+    if isinstance(asked.prompt, str):
+        joined = (encode(tokenizer, asked.prompt + between + answer) for between in ("", " "))
+        if asked.ids + ids not in joined:
             raise ValueError(f"problem {problem.id}: prompt and answer tokenise otherwise when they are joined")
     return [*ids, tokenizer.eos_token_id]
 

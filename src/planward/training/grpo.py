@@ -1,4 +1,4 @@
-"""GRPO over a materialised schedule, on TRL.
+"""GRPO over a materialised schedule, or problems that success puts in its place, on TRL.
 
 Method: Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models", 2024
 (arXiv:2402.03300); `loss_type` and `scale_rewards` choose the later variants that TRL implements.
@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,16 +19,20 @@ from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 from trl import GRPOConfig
 
+from planward.curriculum.decks import Slot
+from planward.curriculum.sampling import sampler_of
 from planward.params import Params
 from planward.records import Record
 from planward.tasks.base import Task
+from planward.tasks.fitting import encode, fit
 from planward.training import models
 from planward.training.batching import Batching, training_state
 from planward.training.checkpoints import ROOT, Journal, Keeper, fingerprint, resume
 from planward.training.curves import Curves, show_progress
-from planward.training.examples import check_references, draw_shots, fitted_prompt
-from planward.training.prefixes import SharedPrefixes
+from planward.training.examples import check_references
+from planward.training.prefixes import TEMPERATURES, SharedPrefixes
 from planward.training.rollouts import Rollouts, Row
+from planward.training.validation import Validation
 
 SCHEDULE = ("step", "slot", "id", "domain", "bucket", "wanted_bucket")
 CONSUMED = pa.schema(
@@ -43,13 +47,39 @@ CONSUMED = pa.schema(
         ("rewards", pa.list_(pa.float64())),
         ("labels", pa.list_(pa.string())),
         ("audited", pa.int64()),
+        ("replayed", pa.int64()),
     ]
 )
-TRAINED = {name: name for name in ("loss", "reward", "kl", "learning_rate", "grad_norm", "entropy")}
-SHOWN = {"reward": "reward", "entropy": "entropy"}
+TRAINED = {name: name for name in ("loss", "kl", "learning_rate", "grad_norm", "entropy")}
+SHOWN = {"reward": "reward"}
 
 
 class _Trainer(SharedPrefixes):
+    """Takes its prompts from the rollouts when it generates.
+
+    The dataset's rows tell step and slot only: TRL fetches a batch ahead, when it is not yet known what is due.
+    """
+
+    def __init__(self, *args: Any, rollouts: Rollouts, **kwargs: Any) -> None:
+        super().__init__(*args, reward_funcs=rollouts, **kwargs)
+        self.rollouts = rollouts
+        self.asked: list[Row] = []
+
+    def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
+        self.asked = self.rollouts.asked(inputs)
+        by_bucket = self.rollouts.params.grpo.temperatures
+        if by_bucket is None:
+            return cast(dict[str, Any], super()._generate_and_score_completions(self.asked))
+        values = [getattr(by_bucket, row["bucket"]) for row in self.asked]
+        self.temperatures = torch.tensor(values, device=self.accelerator.device)
+        output = cast(dict[str, Any], super()._generate_and_score_completions(self.asked))
+        return output | {TEMPERATURES: self.temperatures}
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        completions, logps = super()._generate_single_turn(*args, **kwargs)
+        entropies = None if self.entropies is None else self.entropies.tolist()
+        return self.rollouts.written(self.asked, completions, entropies), logps
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Checkpoints are scratch: no model card."""
 
@@ -64,16 +94,19 @@ def train(
     model: Path,
     training: Path,
     name: str = "grpo",
+    validation: Sequence[Record] = (),
     callbacks: Sequence[TrainerCallback] = (),
 ) -> None:
-    """Train the weights at `base` on the schedule; write `model`/ and `training`/.
+    """Train the weights at `base` on the schedule, as `grpo.adaptive` has it; write `model`/ and `training`/.
 
     An interrupted run goes on from its last checkpoint. Under several processes (`accelerate launch`) the
     main one writes. `training`/ gets metrics.json, curves/**.tsv and consumed.parquet: the prompts that the
-    trainer really consumed, with the rewards and labels of their completions.
+    trainer really consumed, with the rewards and labels of their completions. Rewards are the verdicts', also where
+    `grpo.reward` gives the trainer others.
 
     Args:
         schedule: rows in order of consumption; `grpo.batch_size` rows for each of `grpo.steps` steps.
+        validation: problems, of which `validation.problems` are completed every `validation.steps` steps.
 
     Raises:
         ValueError: the schedule was made for other parameters or problems, or the batch cannot be cut evenly.
@@ -82,7 +115,7 @@ def train(
     """
     state = training_state()
     rows = _checked(schedule, records, params)
-    domains = len({row["domain"] for row in rows})
+    domains = len({row["domain"] for row in rows}) if params.grpo.balanced else 1
     batching = Batching.of(
         "grpo.batch_size",
         params.grpo.batch_size,
@@ -96,21 +129,25 @@ def train(
     set_seed(params.seed)
     limits = params.prompt
     network, tokenizer = models.load(params.model, base, limits.max_tokens + limits.max_completion_tokens, params.seed)
-    examples, prompt_tokens, dropped = _examples(task, tokenizer, records, rows, params)
-    folder = ROOT / f"{name}-{_fingerprint(records, rows, params, base, state.num_processes)}"
+    for problem in records:  # any may come, and none may stop the run for its length
+        fit(task, problem, [], lambda prompt: len(encode(tokenizer, prompt)), limits.max_tokens)
+    problems = [*records, *validation]
+    folder = ROOT / f"{name}-{_fingerprint(problems, rows, params, base, state.num_processes)}"
     checkpoint, journal = resume(folder)
-    rollouts = Rollouts(task, records, rows, prompt_tokens, params, journal.consumed, training / "disagreement.json")
+    sampler = sampler_of([Slot(**row) for row in rows], records, params)
+    rollouts = Rollouts(task, tokenizer, records, sampler, params, journal.consumed, training / "disagreement.json")
     curves = Curves(training, journal, TRAINED, rollouts.measured)
+    validated = Validation(task, tokenizer, validation, params, curves)
     if params.grpo.report_to:
         os.environ.setdefault("TENSORBOARD_LOGGING_DIR", f"runs/{name}")
     trainer = _Trainer(
         model=network,
-        reward_funcs=rollouts,
+        rollouts=rollouts,
         args=_arguments(params, batching, folder, name),
-        train_dataset=Dataset.from_list(examples),
+        train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
         peft_config=models.lora_config(params.model, network),
-        callbacks=[curves, Keeper(folder, journal), *callbacks],
+        callbacks=[curves, validated, Keeper(folder, journal), *callbacks],
     )
     show_progress(trainer, SHOWN)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -125,7 +162,8 @@ def train(
                 "prompts": len(rows),
                 "completions": len(rows) * params.grpo.num_generations,
                 "audited": sum(row["audited"] for row in journal.consumed),
-                "shots_dropped": dropped,
+                "shots_dropped": sum(row["shots_dropped"] for row in journal.consumed),
+                **validated.summary(),
             }
         )
         shutil.rmtree(folder)
@@ -147,28 +185,6 @@ def _checked(schedule: Sequence[Row], records: Sequence[Record], params: Params)
     return rows
 
 
-def _examples(
-    task: Task, tokenizer: Any, records: Sequence[Record], rows: Sequence[Row], params: Params
-) -> tuple[list[Row], list[int], int]:
-    """Return TRL's dataset, one row a scheduled prompt, the prompts' lengths, and the shots dropped in all."""
-    problems = {record.id: record for record in records}
-    shots = params.grpo.shots
-    examples, lengths, dropped = [], [], 0
-    fitted: dict[str, Any] = {}
-    for row in rows:
-        place = f"{params.seed}:{row['step']}:{row['slot']}" if shots else ""  # other shots each time
-        key = f"{place}:{row['id']}"
-        if key not in fitted:
-            problem = problems[row["id"]]
-            drawn = draw_shots(problem, records, shots, shots, place)
-            fitted[key] = fitted_prompt(task, tokenizer, problem, drawn, params.prompt.max_tokens)
-        prompt, ids, fewer = fitted[key]
-        examples.append(row | {"prompt": prompt})
-        lengths.append(len(ids))
-        dropped += fewer
-    return examples, lengths, dropped
-
-
 def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> GRPOConfig:
     grpo = params.grpo
     cuda = torch.cuda.is_available()
@@ -186,7 +202,7 @@ def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> G
         num_generations=grpo.num_generations,
         num_iterations=1,
         max_completion_length=params.prompt.max_completion_tokens,
-        temperature=grpo.temperature,
+        temperature=grpo.temperature if grpo.temperatures is None else 1.0,  # rows have their own then
         top_p=grpo.top_p,
         top_k=grpo.top_k,
         learning_rate=grpo.learning_rate,
@@ -213,6 +229,8 @@ def _fingerprint(records: Sequence[Record], rows: Sequence[Row], params: Params,
         "prompt": params.prompt.model_dump(),
         "model": params.model.model_dump(),
         "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to"}),  # these change no result
+        "validation": params.validation.model_dump(),
+        "phases": [params.model_dump()[key] for key in ("curriculum", "curriculum_by_domain")],
     }
     return fingerprint(settings, records, rows, base, processes)
 

@@ -1,140 +1,159 @@
-"""The tiny base model: its vocabulary, its endless training problems, its training."""
+"""The tiny base model: its endless training problems, its training."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 
 from planward.params import Base, Range
 from planward.pddl import safety
 from planward.pddl.canonical import core_hash, fraction
-from planward.pddl.generators import GENERATORS, GOAL_FACTS, generated_domain, generated_problem
+from planward.pddl.dialects import Dialect, random_dialect
+from planward.pddl.generators import GENERATORS, generated_problem
 from planward.pddl.grounding import ground_problem
-from planward.pddl.language import Problem
+from planward.pddl.language import Problem, changed
+from planward.pddl.renaming import exchangeable, renamed_atom, renamed_plan
 from planward.pddl.search import shortest_plan
-from planward.pddl.walks import loop_free_walk
 from planward.tasks.planning.prompt import END, compact_problem
+from planward.training.lexicon import SPECIAL, build_tokenizer, composed_embeddings, largest_objects, vocabulary
 
-PAD, UNKNOWN = "<pad>", "<unk>"
 IGNORED = -100  # a label that counts for no loss
-WORDS = ("objects", "init", "goal", "plan", "constraints", *safety.WORDS, *safety.QUANTIFIED)
+_NUMBER = re.compile(r"\d+")
 
 
-def vocabulary(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Every word, object, ground atom and action of the domains up to the given sizes, sorted."""
-    tokens = {*WORDS, *sizes}
-    for name, size in sizes.items():
-        domain = generated_domain(name)
-        problem = generated_problem(name, GENERATORS[name](Random(0), size))
-        tokens |= set(problem.objects)
-        is_a = domain.signature.is_a
-        schemas = [(p, kinds) for p, kinds in domain.signature.predicates.items()]
-        schemas += [(a.name, tuple(kinds for _, kinds in a.parameters)) for a in domain.actions.values()]
-        for head, wanted in schemas:
-            candidates = [[o for o, kinds in problem.objects.items() if is_a(kinds, kind)] for kind in wanted]
-            tokens |= {f"({' '.join([head, *arguments])})" for arguments in product(*candidates)}
-    return sorted(tokens)
+@dataclass(frozen=True)
+class Solved:
+    """A problem with two shortest plans: one that keeps its constraints, one that pays them no heed."""
+
+    problem: Problem
+    plan: list[str]
+    careless: list[str]
 
 
-def build_tokenizer(tokens: list[str], length: int) -> PreTrainedTokenizerFast:
-    """One token a word or ground atom; decoding puts each atom on a line of its own, a blank before each word."""
-    vocab = {token: i for i, token in enumerate([PAD, UNKNOWN, END, *tokens])}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\([^()]*\)|[^\s()]+"), "removed", invert=True)
-    apart = [decoders.Replace(Regex(r"^(?=[^(])"), " "), decoders.Replace(Regex(r"^\("), "\n(")]
-    tokenizer.decoder = decoders.Sequence([*apart, decoders.Fuse()])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        unk_token=UNKNOWN,
-        eos_token=END,
-        padding_side="left",
-        model_max_length=length,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def training_example(rng: Random, params: Base, domain: str) -> tuple[Problem, list[str]]:
+def solved_problem(rng: Random, params: Base, domain: str) -> Solved:
     """A solved problem from the base's share of the problem space."""
     while True:
         instance = GENERATORS[domain](rng, drawn_sizes(rng, params.problems[domain]))
-        if not instance.goal:
-            continue
         problem = generated_problem(domain, instance)
-        grounded, walk = ground_problem(problem), rng.random() < params.walk_share
-        if walk:
-            plan, end = loop_free_walk(rng, grounded, rng.randint(*params.walk_length))
-            predicate, kinds = GOAL_FACTS[domain]
-            reached = (a for a in grounded.grounding.atoms(end) if a[0] == predicate)
-            instance = replace(instance, goal=tuple(a for a in reached if instance.objects[a[1]] == kinds))
-            problem = generated_problem(domain, instance)
-        if not problem.goal or fraction(core_hash(problem), "base") >= params.base_share:
+        if problem.init >= set(instance.goal) or fraction(core_hash(problem), "base") >= params.base_share:
             continue
-        if not walk:
-            plan = shortest_plan(grounded, max_states=10**6)
-        if not plan:
-            continue
-        if rng.random() >= params.constrained_share:
-            return problem, plan
-        if walk:
-            instance = safety.keeping(rng, domain, instance, plan)
-        elif found := safety.constrained(rng, domain, instance, plan, max_states=10**6):
-            instance, plan = found
-        return generated_problem(domain, instance), plan
+        plan = careless = shortest_plan(ground_problem(problem), max_states=10**6)
+        wanted = rng.random() < params.constrained_share
+        if wanted and (found := safety.constrained(rng, domain, instance, plan, max_states=10**6)):
+            problem, plan = generated_problem(domain, found[0]), found[1]
+        return Solved(problem, plan, careless)
 
 
 def drawn_sizes(rng: Random, ranges: Mapping[str, Range]) -> dict[str, int]:
     return {name: rng.randint(*bounds) for name, bounds in ranges.items()}
 
 
-class PackedExamples(IterableDataset):  # type: ignore[type-arg]
-    """Endless sequences of solved examples, each of one domain, with loss on the plans alone.
+class Examples:
+    """Solved problems of one domain; each comes `reuse` times on average, under other names every time."""
 
-    Yields input_ids and labels of shape [sequence_length]; a padded tail counts for nothing.
+    def __init__(self, params: Base, domain: str, rng: Random) -> None:
+        self.params, self.domain, self.rng = params, domain, rng
+        self.solved: list[Solved] = []
+        self.names: dict[str, list[str]] = defaultdict(
+            list
+        )  # all that the vocabulary holds, by what is before the number
+        for name in largest_objects(domain, params.vocabulary[domain]):
+            self.names[_NUMBER.sub("", name)].append(name)
+
+    def draw(self) -> Solved:
+        """A solved problem whose objects have names from the whole vocabulary, so that every name is learnt."""
+        if not self.solved or self.rng.random() * self.params.reuse < 1:
+            self.solved.append(solved_problem(self.rng, self.params, self.domain))
+        known = self.rng.choice(self.solved)
+        names = dict[str, str]()
+        for group in exchangeable(known.problem):
+            chosen = self.rng.sample(self.names[_NUMBER.sub("", group[0])], len(group)) if group else []
+            names.update(zip(group, chosen, strict=True))
+        objects = {names.get(name, name): kinds for name, kinds in known.problem.objects.items()}
+        problem = changed(known.problem, lambda atom: renamed_atom(atom, names))
+        plans = ([renamed_plan(action, names) for action in plan] for plan in (known.plan, known.careless))
+        return Solved(replace(problem, objects=dict(sorted(objects.items(), key=_listed))), *plans)
+
+
+def _listed(entry: tuple[str, Any]) -> tuple[Any, ...]:
+    """Sorts objects as the generators list them: by type, then by number."""
+    name, kinds = entry
+    return kinds, _NUMBER.sub("", name), [int(number) for number in _NUMBER.findall(name)]
+
+
+class PackedBatches(IterableDataset):  # type: ignore[type-arg]
+    """Endless batches of solved examples, packed into sequences, with loss on the plans alone.
+
+    A sequence has one domain and one dialect. Yields input_ids and labels of shape [batch_tokens / length, length],
+    where every fourth batch has `long_sequence`, the others `short_sequence` as length; a padded tail counts for
+    nothing.
     """
 
     def __init__(self, params: Base, tokenizer: PreTrainedTokenizerFast) -> None:
         self.params, self.tokenizer = params, tokenizer
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        rng = Random(self.params.seed)
-        domains = list(self.params.problems)
+        params, rng, count = self.params, Random(self.params.seed), 0
+        examples = {domain: Examples(params, domain, rng) for domain in params.problems}
         while True:
-            yield self.sequence(rng, rng.choice(domains))
+            count += 1
+            length = params.short_sequence if count % 4 else params.long_sequence
+            rows = [
+                self.sequence(rng, examples[rng.choice(list(examples))], length)
+                for _ in range(params.batch_tokens // length)
+            ]
+            ids, labels = zip(*rows, strict=True)
+            yield {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
 
-    def sequence(self, rng: Random, domain: str) -> dict[str, torch.Tensor]:
-        length, pad = self.params.sequence_length, self.tokenizer.pad_token_id
+    def sequence(self, rng: Random, examples: Examples, length: int) -> tuple[list[int], list[int]]:
+        dialect = random_dialect(examples.domain, rng) if rng.random() < self.params.dialect_share else None
         tokens, labels = list[int](), list[int]()
         while True:
-            problem, plan = training_example(rng, self.params, domain)
-            prompt = self.tokenizer(compact_problem(problem)).input_ids
-            answer = self.tokenizer("\n".join([*plan, END])).input_ids
+            prompt, answer = self.encoded(rng, examples.draw(), dialect)
             if len(tokens) + len(prompt) + len(answer) > length:
                 break
             tokens += prompt + answer
             labels += [IGNORED] * len(prompt) + answer
         padding = length - len(tokens)
-        return {
-            "input_ids": torch.tensor(tokens + [pad] * padding),
-            "attention_mask": torch.tensor([1] * len(tokens) + [0] * padding),
-            "labels": torch.tensor(labels + [IGNORED] * padding),
-        }
+        return tokens + [self.tokenizer.pad_token_id] * padding, labels + [IGNORED] * padding
+
+    def encoded(self, rng: Random, solved: Solved, dialect: Dialect | None) -> tuple[list[int], list[int]]:
+        careless = rng.random() < self.params.careless_share
+        problem, plan = solved.problem, solved.careless if careless else solved.plan
+        if dialect:
+            problem, plan = dialect.problem(problem), dialect.translated(plan)
+        prompt: list[int] = self.tokenizer(compact_problem(problem)).input_ids
+        answer: list[int] = self.tokenizer("\n".join([*plan, END])).input_ids
+        return prompt, answer
+
+
+class _Trainer(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
+        """Cross-entropy of the labelled tokens; the others, four in five, get no logits."""
+        labels = inputs["labels"][:, 1:]
+        learnt = labels != IGNORED
+        with torch.autocast(labels.device.type, torch.bfloat16):
+            hidden = model.model(input_ids=inputs["input_ids"]).last_hidden_state[:, :-1]
+            logits = model.lm_head(hidden[learnt])
+        return cross_entropy(logits.float(), labels[learnt])
 
 
 def pretrain(params: Base, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Train the base from nothing; continues from the newest checkpoint in `checkpoints`."""
     set_seed(params.seed)
-    tokenizer = build_tokenizer(vocabulary(params.vocabulary), 2 * params.sequence_length)
+    positions = 2 * params.long_sequence
+    tokens = vocabulary(params.vocabulary)
+    tokenizer = build_tokenizer(tokens, positions)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=params.hidden_size,
@@ -142,7 +161,7 @@ def pretrain(params: Base, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrai
         num_hidden_layers=params.layers,
         num_attention_heads=params.heads,
         num_key_value_heads=params.heads,
-        max_position_embeddings=2 * params.sequence_length,
+        max_position_embeddings=positions,
         initializer_range=params.initializer_range,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -150,10 +169,13 @@ def pretrain(params: Base, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrai
         pad_token_id=tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        rows = composed_embeddings(tokens, params.hidden_size, params.initializer_range, params.seed)
+        model.get_input_embeddings().weight[len(SPECIAL) :] = rows
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=params.steps,
-        per_device_train_batch_size=params.batch_size,
+        per_device_train_batch_size=1,  # the dataset makes the batches
         learning_rate=params.learning_rate,
         adam_beta1=0.9,
         adam_beta2=params.adam_beta2,
@@ -168,12 +190,13 @@ def pretrain(params: Base, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrai
         dataloader_pin_memory=False,
         report_to=[],
         seed=params.seed,
-        **cpu_arguments(),
+        use_cpu=not torch.cuda.is_available(),
     )
-    trainer = Trainer(model, arguments, train_dataset=PackedExamples(params, tokenizer))
+    batches = PackedBatches(params, tokenizer)
+    trainer = _Trainer(model, arguments, train_dataset=batches, data_collator=_only)
     trainer.train(resume_from_checkpoint=any(checkpoints.glob("checkpoint-*")))
     return model, tokenizer
 
 
-def cpu_arguments() -> dict[str, Any]:
-    return {} if torch.cuda.is_available() else {"use_cpu": True, "bf16": False}
+def _only(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return batches[0]

@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from planward.training import models
 from planward.training.batching import Batching, training_state
 from planward.training.checkpoints import ROOT, Keeper, fingerprint, resume
 from planward.training.curves import Curves, show_progress
-from planward.training.examples import answer_ids, check_references, draw_shots, fitted_prompt
+from planward.training.examples import answer_ids, check_references, visit
 
 IGNORED = -100  # the label of a token that is not learnt
 TRAINED = {
@@ -50,8 +51,9 @@ def train(
 ) -> None:
     """Train the weights at `base` on the records' reference answers; write `model`/ and `training`/.
 
-    Each problem has one prompt, whose shots are drawn from the other records by seed and problem. An
-    interrupted run goes on from its last checkpoint. `training`/ gets metrics.json and curves/*.tsv.
+    Every epoch visits each problem once, in an order and with shots from the other records that are its own; with
+    `sft.renaming` under other names, too. An interrupted run goes on from its last checkpoint. `training`/ gets
+    metrics.json and curves/*.tsv.
 
     Raises:
         ValueError: `sft.batch_size` is no multiple of the processes, or an answer cannot be tokenised.
@@ -91,28 +93,38 @@ def train(
 def _examples(
     task: Task, tokenizer: Any, records: Sequence[Record], params: Params
 ) -> tuple[list[dict[str, list[int]]], int]:
-    """Return token ids and labels, one example a problem, and how many shots were dropped in all."""
-    least, most = params.sft.shots
+    """Return token ids and labels of every visit, epoch by epoch in training's order, and the shots dropped in all."""
     examples, dropped = [], 0
-    for problem in records:
-        shots = draw_shots(problem, records, least, most, str(params.seed))
-        prompt, ids, fewer = fitted_prompt(task, tokenizer, problem, shots, params.prompt.max_tokens)
-        answer = answer_ids(task, tokenizer, problem, prompt)
-        examples.append({"input_ids": ids + answer, "labels": [IGNORED] * len(ids) + answer})
-        dropped += fewer
+    for epoch in range(params.sft.epochs):
+        seed = f"{params.seed}:{epoch}"
+        for problem in Random(f"{seed}:order").sample(records, len(records)):
+            asked = visit(
+                task,
+                tokenizer,
+                problem,
+                records,
+                f"{seed}:{problem.id}",
+                shots=params.sft.shots,
+                renaming=params.sft.renaming,
+                limit=params.prompt.max_tokens,
+            )
+            answer = answer_ids(task, tokenizer, problem, asked)
+            examples.append({"input_ids": asked.ids + answer, "labels": [IGNORED] * len(asked.ids) + answer})
+            dropped += asked.dropped
     return examples, dropped
 
 
 def _arguments(params: Params, batching: Batching, examples: int, folder: Path, name: str) -> SFTConfig:
     sft = params.sft
-    steps = sft.epochs * math.ceil(examples / sft.batch_size)
+    steps = math.ceil(examples / sft.batch_size)
     cuda = torch.cuda.is_available()
     return SFTConfig(
         output_dir=str(folder),
         run_name=name,
         project="planward",
         seed=params.seed,
-        num_train_epochs=sft.epochs,
+        num_train_epochs=1,  # the examples are all epochs', in order
+        train_sampling_strategy="sequential",
         per_device_train_batch_size=batching.micro_batch,
         gradient_accumulation_steps=batching.accumulation,
         learning_rate=sft.learning_rate,

@@ -9,11 +9,14 @@ import stat
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from time import monotonic
 
 from planward.records import VerifierError
 from planward.val.inputs import InputError
 
 VARIABLE = "VAL_BINARY"
+MOST_OUTPUT = 1 << 26  # bytes; on a plan of 9000 actions VAL prints 1.3 MB, on long names some more
 COMPLAINT = re.compile(
     r"^(.*): line: (\d+): (?:Error: |Warning: (?=Undeclared symbol|Re-declaration of symbol))(.*)$", re.MULTILINE
 )
@@ -52,7 +55,7 @@ def check_inputs(validate: Path, domain: Path, problem: Path, timeout: float) ->
 
     Raises:
         InputError: a syntax error or a name at fault; names file and line.
-        ProcessError: the parser ran for `timeout` seconds.
+        ProcessError: the parser came to no regular end; see `run`.
     """
     parser = next((p for p in (validate.with_name("Parser"), _packaged("Parser")) if os.access(p, os.X_OK)), None)
     versions = [(str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size) for path in (domain, problem)]
@@ -68,10 +71,11 @@ def check_inputs(validate: Path, domain: Path, problem: Path, timeout: float) ->
 def run(command: list[str], timeout: float) -> tuple[int, str]:
     """Run a program in a process group of its own; returns exit status and standard output + error.
 
-    A negative status is the signal that ended it. The group is killed at the time-out.
+    A negative status is the signal that ended it. The group is killed at the time-out, and when it has printed
+    more than `MOST_OUTPUT` bytes.
 
     Raises:
-        ProcessError: it cannot be started, or ran for `timeout` seconds.
+        ProcessError: it cannot be started, ran for `timeout` seconds, or did not stop printing.
     """
     try:
         process = subprocess.Popen(
@@ -85,13 +89,37 @@ def run(command: list[str], timeout: float) -> tuple[int, str]:
         raise ProcessError(f"{command[0]} cannot be started: {error.strerror}") from None
     with process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            text = _printed(process, timeout)
         except BaseException as error:
             _kill_group(process)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ProcessError(f"no answer in {timeout:g} s") from None
             raise
-    return process.returncode, (output + b"\n" + errors).decode("utf-8", errors="replace")
+    return process.returncode, text
+
+
+def _printed(process: subprocess.Popen[bytes], timeout: float) -> str:
+    """All that a program prints until it ends: standard output, then standard error."""
+    assert process.stdout
+    assert process.stderr
+    printed = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    end = monotonic() + timeout
+    with DefaultSelector() as open_pipes:
+        for pipe in printed:
+            open_pipes.register(pipe, EVENT_READ)
+        while open_pipes.get_map():
+            ready = open_pipes.select(max(end - monotonic(), 0))
+            if not ready:
+                raise subprocess.TimeoutExpired(process.args, timeout)
+            for pipe in (key.fd for key, _ in ready):
+                chunk = os.read(pipe, 1 << 16)
+                printed[pipe] += chunk
+                if not chunk:
+                    open_pipes.unregister(pipe)
+            if sum(map(len, printed.values())) > MOST_OUTPUT:
+                raise ProcessError(f"it printed more than {MOST_OUTPUT >> 20} MiB and did not stop")
+    process.wait(max(end - monotonic(), 0))
+    return b"\n".join(printed.values()).decode("utf-8", errors="replace")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from math import prod
 from pathlib import Path
 
 from planward.params import Problems
-from planward.pddl.grounding import ground_problem
-from planward.pddl.language import Problem, load_domain, load_problem
+from planward.pddl.grounding import ground_problem, instantiations
+from planward.pddl.language import load_domain, load_problem
 from planward.pddl.search import SearchLimit, Unsolvable, shortest_plan
 from planward.records import VerifierError
 
@@ -27,18 +26,9 @@ def reference_plan(domain: Path, problem: Path, params: Problems) -> list[str]:
     if params.planner == "fast-downward":
         return fast_downward_plan(domain, problem, params.planner_timeout)
     parsed = load_problem(problem, load_domain(domain))
-    if (ways := _instantiations(parsed)) > params.max_states:
+    if (ways := instantiations(parsed)) > params.max_states:
         raise SearchLimit(f"its actions can be instantiated in up to {ways} ways, more than max_states")
     return shortest_plan(ground_problem(parsed), params.max_states)
-
-
-def _instantiations(problem: Problem) -> int:
-    """Ground actions by type alone: an upper bound, found without grounding."""
-    is_a, kinds = problem.domain.signature.is_a, problem.objects.values()
-    return sum(
-        prod(sum(is_a(kind, wanted) for kind in kinds) for _, wanted in action.parameters)
-        for action in problem.domain.actions.values()
-    )
 
 
 def fast_downward_plan(domain: Path, problem: Path, timeout: float) -> list[str]:

@@ -6,14 +6,16 @@ import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 
 from planward import val
 from planward.params import Params
 from planward.pddl.expressions import Unsupported
 from planward.pddl.language import Problem, load_domain, load_problem
+from planward.pddl.renaming import random_names, renamed_plan, renamed_problem, renamed_problem_text, undone
 from planward.pddl.simulation import PlanChecker
 from planward.records import Label, Outcome, Record, Verdict
-from planward.tasks.base import Messages
+from planward.tasks.base import AS_IS, Alias, Messages
 from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.prompt import compact_prompt, full_prompt
 from planward.tasks.planning.reward import reward
@@ -32,20 +34,33 @@ class PlanningTask:
         self.problem = lru_cache(maxsize=4096)(self._problem)
         self.checker = lru_cache(maxsize=64)(lambda *files: PlanChecker(self.problem(*files)))
 
-    def prompt(self, problem: Record, shots: Sequence[Record]) -> str | Messages:
-        if self.params.prompt.style == "compact":
-            return compact_prompt(self._parsed(problem), [(self._parsed(s), self.answer(s)) for s in shots])
-        texts = [(self._text(s.meta.problem_file), self.answer(s)) for s in shots]
-        return full_prompt(self._text(problem.meta.domain_file), self._text(problem.meta.problem_file), texts)
+    def alias(self, problem: Record, seed: str) -> Alias:
+        """Names exchanged as `pddl.renaming` allows; none for PDDL that only VAL reads."""
+        try:
+            return random_names(self._parsed(problem), Random(f"{seed}:{problem.id}"))
+        except Unsupported:
+            return AS_IS
 
-    def answer(self, problem: Record) -> str:
+    def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
+        if self.params.prompt.style == "compact":
+            query = renamed_problem(self._parsed(problem), alias) if alias else self._parsed(problem)
+            return compact_prompt(query, [(self._parsed(s), self.answer(s)) for s in shots])
+        texts = [(self._text(s.meta.problem_file), self.answer(s)) for s in shots]
+        asked = renamed_problem_text(self._text(problem.meta.problem_file), alias)
+        return full_prompt(self._text(problem.meta.domain_file), asked, texts)
+
+    def answer(self, problem: Record, alias: Alias = AS_IS) -> str:
         """The reference plan, one action a line; raises ValueError where the record has none."""
         plan = extract_plan(problem.response or "")
         if not plan:
             raise ValueError(f"{problem.id or problem.meta.problem_file}: the record holds no reference plan")
-        return "\n".join(plan)
+        return renamed_plan("\n".join(plan), alias)
 
-    def verify(self, problem: Record, completion: str) -> Verdict:
+    def original(self, completion: str, alias: Alias) -> str:
+        return renamed_plan(completion, undone(alias)) if alias else completion
+
+    def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:
+        completion = self.original(completion, alias)
         plan = extract_plan(completion)
         if plan is None:
             return _prose()

@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from math import prod
 from pathlib import Path
 from random import Random
 
 from planward import val
 from planward.pddl.generators import GENERATORS, Instance, generated_problem
-from planward.pddl.grounding import ground_problem
+from planward.pddl.grounding import ground_problem, instantiations
 from planward.pddl.language import Problem
 from planward.pddl.safety import constrained
 from planward.pddl.search import SearchLimit, Unsolvable, shortest_plan
@@ -206,7 +205,7 @@ class PlanMaker:
         self.problem, self.rng, self.max_states = problem, rng, max_states
         self.objects = list(problem.objects)
         self.fitting: dict[Types, list[str]] = {}
-        self.ground = ground_problem(problem) if self._ways() <= max_states else None
+        self.ground = ground_problem(problem) if instantiations(problem) <= max_states else None
         self.operators = (
             {operator.name: operator for operator in self.ground.grounding.operators} if self.ground else {}
         )
@@ -466,11 +465,6 @@ class PlanMaker:
             return shortest_plan(ground_problem(problem), self.max_states)
         except (SearchLimit, Unsolvable):
             return None
-
-    def _ways(self) -> int:
-        """Ground actions by type alone: an upper bound, found without grounding."""
-        actions = self.problem.domain.actions.values()
-        return sum(prod(len(self._fitting(kinds)) for _, kinds in action.parameters) for action in actions)
 
     def _spoilt(self, text: str) -> str:
         for _ in range(self.rng.choice((1, 1, 2, 4))):

@@ -1,0 +1,53 @@
+"""What the page is made of: the other stages' results, read and held together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from planward.records import Prediction, Run
+from planward.reporting.figures import Point
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One test problem and the answer of each method to it."""
+
+    problem: str
+    answers: list[Prediction]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    commit: str | None
+    lock: str | None  # SHA-256
+    packages: dict[str, str]
+    params: str | None  # params.yaml as it stands
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the stages wrote; empty where a stage has not run. Tables are those of `stages.compare`."""
+
+    shots: pd.DataFrame
+    success: pd.DataFrame
+    buckets: pd.DataFrame
+    seeds: pd.DataFrame
+    paired: pd.DataFrame
+    domains: pd.DataFrame
+    labels: pd.DataFrame
+    constraints: pd.DataFrame
+    ablations: pd.DataFrame
+    samples: dict[str, list[Sample]]  # by domain
+    short_prompts: dict[str, int]  # by prediction file
+    quarantine: Mapping[str, int]  # lines by kind of fault
+    metrics: dict[str, dict[str, Any]]  # by file
+    difficulty_figure: str | None
+    schedules: dict[Run, pd.DataFrame]
+    consumed: dict[Run, pd.DataFrame]
+    curves: dict[Run, dict[str, list[Point]]]  # by run, then by curve
+    timing: list[dict[str, Any]]
+    provenance: Provenance

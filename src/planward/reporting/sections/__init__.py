@@ -1,0 +1,1 @@
+"""The sections of the page: what each takes from the results, as tables, panels and sentences."""

@@ -1,0 +1,122 @@
+"""Learning: the curves of training, averaged over seeds."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from planward.records import METHODS, Run
+from planward.reporting import figures
+from planward.reporting.figures import Point
+from planward.reporting.names import method_title, rank
+from planward.reporting.sections.elements import Table, flat, number
+
+POINTS = 120  # a curve with more steps is averaged over neighbours
+MAIN_CURVES = [
+    *("validation_success", "loss", "reward", "success", "kl", "completion_length"),
+    *("zero_spread", "reward_by_domain"),
+]
+TITLES = {"validation_success": "success on validation"}  # of curves whose name does not say enough
+TRAINING = re.compile(r"results/training/([^/]+)/metrics\.json")
+Curves = Mapping[str, Sequence[Point]]  # by name
+
+
+def learning(curves: Mapping[Run, Curves]) -> list[dict[str, Any]]:
+    """For each method its rows of panels, split into the main ones and the rest; variants are left out.
+
+    Single curves share a row, one panel each with a line for each N, the mean over seeds, and each seed's lightly;
+    a folder of curves is a row of its own, one panel of means for each N.
+    """
+    methods: dict[str, dict[int, list[Curves]]] = defaultdict(lambda: defaultdict(list))
+    for run, found in curves.items():
+        if found and run.method in METHODS:
+            methods[run.method][run.size].append(found)
+    return [
+        {
+            "method": method_title(method),
+            "main": _rows(methods[method], lambda group: group in MAIN_CURVES),
+            "rest": _rows(methods[method], lambda group: group not in MAIN_CURVES),
+        }
+        for method in sorted(methods, key=lambda name: rank("method", name))
+    ]
+
+
+def mean_curve(runs: Sequence[Sequence[Point]]) -> list[Point]:
+    """The mean of several runs' curves at each step that any of them has."""
+    values: dict[float, list[float]] = defaultdict(list)
+    for step, value in (point for run in runs for point in run):
+        values[step].append(value)
+    return [(step, sum(values[step]) / len(values[step])) for step in sorted(values)]
+
+
+def thinned(points: Sequence[Point], most: int = POINTS) -> list[Point]:
+    """At most `most` points: means over equally many neighbours, at the last step of each group."""
+    width = -(-len(points) // most)
+    groups = [points[i : i + width] for i in range(0, len(points), max(width, 1))]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def training_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    """The last value of every curve and the counts of each method and N, means over seeds."""
+    runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for path, values in metrics.items():
+        run = Run.parsed(found[1]) if (found := TRAINING.fullmatch(path)) else None
+        if run and run.method in METHODS:
+            runs[f"{run.method}-{run.size}"].append(dict(flat(values)))
+    keys = sorted({key for seeds in runs.values() for values in seeds for key in values})
+    rows = [[key, *(_mean(key, seeds) for seeds in runs.values())] for key in keys]
+    return Table("Training in numbers, means over seeds", ["metric", *runs], rows) if rows else None
+
+
+def _rows(runs: Mapping[int, Sequence[Curves]], wanted: Callable[[str], bool]) -> list[list[Markup]]:
+    single: list[Markup] = []
+    rows = [single]
+    groups = {name.split("/")[0] for seeds in runs.values() for run in seeds for name in run}
+    known = {name: place for place, name in enumerate(MAIN_CURVES)}
+    for group in sorted(filter(wanted, groups), key=lambda name: (known.get(name, len(known)), name)):
+        names = sorted({n for seeds in runs.values() for run in seeds for n in run if _is_of(n, group)}, key=_by_bucket)
+        each = {
+            size: {name: [run[name] for run in runs[size] if name in run] for name in names} for size in sorted(runs)
+        }
+        shown = {
+            size: {name: thinned(mean_curve(found)) for name, found in lines.items() if found}
+            for size, lines in each.items()
+        }
+        heading = TITLES.get(group, group.replace("_", " "))
+        if names == [group]:
+            series = {f"N = {size}": lines[group] for size, lines in shown.items() if lines}
+            faint = {f"N = {n}": [thinned(run) for run in each[n][group]] for n in each if len(each[n][group]) > 1}
+            single.append(figures.lines(heading, series, "step", _span(series, faint), faint=faint))
+            continue
+        span = _span({(size, name): points for size, lines in shown.items() for name, points in lines.items()})
+        rows.append([])
+        for size, lines in shown.items():
+            colours = [place for place, name in enumerate(names) if name in lines]
+            series = {names[place].removeprefix(f"{group}/"): lines[names[place]] for place in colours}
+            if series:
+                rows[-1].append(figures.lines(f"{heading}, N = {size}", series, "step", span, colours, colours))
+    return [row for row in rows if row]
+
+
+def _span(series: Mapping[Any, Sequence[Point]], faint: Mapping[Any, Sequence[Sequence[Point]]] | None = None) -> Point:
+    every = [*series.values(), *(run for runs in (faint or {}).values() for run in runs)]
+    values = [y for points in every for _, y in points] or [0.0]
+    return min(values), max(values)
+
+
+def _mean(key: str, seeds: Sequence[Mapping[str, Any]]) -> str:
+    values = [values[key] for values in seeds if isinstance(values.get(key), (int, float))]
+    mean = sum(values) / len(values) if values else None
+    return number(int(mean) if mean is not None and mean == int(mean) else mean)
+
+
+def _is_of(name: str, group: str) -> bool:
+    return name.split("/")[0] == group
+
+
+def _by_bucket(name: str) -> tuple[int, Any]:
+    return rank("bucket", name.split("/")[-1])
