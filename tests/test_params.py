@@ -12,6 +12,8 @@ from planward.params import ParamsError, load_params, merged_params
 
 PROFILES = sorted((ROOT / "profiles").glob("*.yaml"))
 
+RUN = "  run: [uniform, unbalanced, dense]"  # as in the shipped params.yaml
+
 
 @pytest.fixture
 def params_file(tmp_path: Path) -> Path:
@@ -24,8 +26,8 @@ def params_file(tmp_path: Path) -> Path:
         ("seed: 3407", "sede: 3407", "sede: unknown key"),
         ("seed: 3407", "sede: 3407", "seed: missing"),
         ("  beta: 0.0", "  betta: 0.0", "grpo.betta: unknown key"),
-        ("  steps: 150", "  steps: many", "grpo.steps: Input should be a valid integer"),
-        ("  steps: 150", "  steps: 0", "grpo.steps: Input should be greater than 0"),
+        ("  steps: 100", "  steps: many", "grpo.steps: Input should be a valid integer"),
+        ("  steps: 100", "  steps: 0", "grpo.steps: Input should be greater than 0"),
         (
             "  source: generated",
             "  source: internet",
@@ -144,8 +146,8 @@ def test_every_profile_lays_over_params_cleanly(params_file: Path) -> None:
         ("seeds: [3407]", "seeds: [1, 1]", "seeds: .*different numbers, none negative"),
         ("seeds: [3407]", "seeds: [-1]", "seeds: .*different numbers, none negative"),
         ("seeds: [3407]", "seeds: []", "seeds: "),
-        ("  run: [uniform, unbalanced, dense]", "  run: [unknown]", "ablations: .*run: no entry under `variants` for unknown"),
-        ("  run: [uniform, unbalanced, dense]", "  run: [uniform, uniform]", "ablations: .*run: names a variant twice"),
+        (RUN, "  run: [unknown]", "ablations: .*run: no entry under `variants` for unknown"),
+        (RUN, "  run: [uniform, uniform]", "ablations: .*run: names a variant twice"),
         ("reward: dense}}", "rewards: dense}}", r"ablations\.variants\.dense\.grpo\.rewards: unknown key"),
         ("reward: dense}}", "reward: rare}}", r"ablations\.variants\.dense\.grpo\.reward: Input should be 'dense'"),
         ("dense: {grpo:", "dense: {sft:", r"variants\.dense: may change curriculum, .* \(got sft\)"),
@@ -165,7 +167,7 @@ def test_variants_are_trained_at_one_of_the_sizes(params_file: Path) -> None:
     text = params_file.read_text().replace("[100, 200, 400]", "[100, 200]")
     params_file.write_text(text)
     load_params(params_file)  # nothing is to be trained at 400
-    params_file.write_text(text.replace("  run: [uniform, unbalanced, dense]", "  run: [uniform]"))
+    params_file.write_text(text.replace(RUN, "  run: [uniform]"))
     with pytest.raises(ParamsError, match=r"ablations\.dataset_size: 400 is none of dataset_sizes"):
         load_params(params_file)
 
