@@ -52,6 +52,7 @@ def small(shipped: Params) -> Callable[..., Params]:
             },
             "split": {"validation": 0.1, "test": 0.3},
             "grpo": {"steps": 10, "batch_size": 4},
+            "ablations": {"run": []},
         }
         raw = laid_over(shipped.model_dump(mode="json"), few)
         return Params.model_validate(laid_over(raw, sections))

@@ -49,6 +49,7 @@ def quick(project: Path) -> Path:
     raw["dataset_sizes"] = [2, 4]
     raw["problems"]["generated"] = GENERATED
     raw["grpo"] |= {"steps": 6, "batch_size": 4}
+    raw["ablations"]["run"] = []
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     return project
 

@@ -24,7 +24,7 @@ problems:
     spanner: {count: 16, spanners: [2, 4], nuts: [1, 3], locations: [3, 5]}
     delivery: {count: 16, width: [2, 3], height: [2, 2], packages: [1, 2]}
 sft: {epochs: 1}
-grpo: {steps: 2, batch_size: 5, num_generations: 2}
+grpo: {steps: 2, batch_size: 5, num_generations: 2, reward: dense}
 evaluate: {shots: [0, 1]}
 ablations: {dataset_size: 10, run: [uniform]}
 """
@@ -134,8 +134,8 @@ def test_another_seed_or_variant_adds_its_own_runs_and_no_other(project: Project
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     assert project.stale() == trained | variant | after
 
-    project.lay_over("seeds: [3407]\nablations: {run: [uniform, dense]}")
-    variant = {f"{stage}-ablation@dense-10-3407" for stage in ("schedule", "grpo", "evaluate")}
+    project.lay_over("seeds: [3407]\nablations: {run: [uniform, cooler]}")
+    variant = {f"{stage}-ablation@cooler-10-3407" for stage in ("schedule", "grpo", "evaluate")}
     assert project.stale() == variant | after
     project.lay_over("ablations: {run: []}")
     assert project.stale() == after

@@ -337,7 +337,11 @@ class Params(Strict):
     @model_validator(mode="after")
     def variants_can_be_run(self) -> Params:
         if self.ablations.run and self.ablations.dataset_size not in self.dataset_sizes:
-            raise ValueError(f"ablations.dataset_size: {self.ablations.dataset_size} is none of dataset_sizes")
+            sizes = ", ".join(map(str, self.dataset_sizes))
+            raise ValueError(
+                f"ablations.dataset_size: {self.ablations.dataset_size} is none of dataset_sizes; take one of {sizes}, "
+                "or leave ablations.run empty"
+            )
         for name in self.ablations.variants:
             self.variant(name)
         return self
