@@ -39,24 +39,23 @@ def ablation_table(table: pd.DataFrame, ablations: Ablations) -> Table | None:
     rows: list[list[Any]] = [
         [
             f"{method_title('grpo')} as it stands",
-            "",
             percent(default.default_success_rate, default.default_ci_low, default.default_ci_high),
-            *[""] * 5,
+            *[""] * 6,
         ]
     ]
     for row in pooled.itertuples():
         rows.append(
             [
                 row.variant,
-                json.dumps(ablations.variants[row.variant]),
                 percent(row.success_rate, row.ci_low, row.ci_high),
                 points(row.difference, row.difference_low, row.difference_high),
                 *(f"{row.p:.2g}", f"{row.p_holm:.2g}", row.result, f"{row.detectable_difference:.1f}"),
+                json.dumps(ablations.variants[row.variant]),
             ]
         )
-    head = ["variant", "what it changes", "success, percent", "difference, points", "p", "p (Holm)", "result"]
+    head = ["variant", "success, percent", "difference, points", "p", "p (Holm)", "result"]
     caption = f"Variants at N = {ablations.dataset_size}, all numbers of worked examples pooled"
-    return Table(caption, [*head, "detectable, points"], rows)
+    return Table(caption, [*head, "detectable, points", "what it changes"], rows)
 
 
 def ablation_shots(table: pd.DataFrame) -> Table | None:
