@@ -119,7 +119,7 @@ def report() -> None:
 
 @app.command(rich_help_panel=STAGES)
 def base() -> None:
-    """Train models/base from nothing (about twenty minutes on two cores; see models/base/README.md)."""
+    """Train models/base from nothing (about thirty-five minutes on one core; see models/base/README.md)."""
     from planward.stages import base as stage
 
     _threads()
