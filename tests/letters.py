@@ -32,6 +32,10 @@ class Letters:
         Random(f"{seed}:{problem.id}").shuffle(letters)
         return dict(zip(LETTERS, letters, strict=True))
 
+    def core(self, problem: Record) -> str:
+        domain, *word = problem.prompt.split()
+        return " ".join([domain, *(str(word.index(letter)) for letter in word)])
+
     def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
         parts = [f"{shot.prompt} : {self.answer(shot)} ;" for shot in shots]
         return " ".join([*parts, renamed(problem.prompt, alias), ":"])

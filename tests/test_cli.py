@@ -27,6 +27,8 @@ PROBLEM = """(define (problem p) (:domain blocksworld) (:objects a b)
 """
 PLAN = "(pick-up a)\n(stack a b)\n"
 SCHEDULE = ["schedule", "--size", "2", "--seed", "5"]
+SELECTOR = ["selector", "--method", "pointer-sft", "--size", "2", "--seed", "5"]
+TRACK = [["dialects"], ["embed"], ["beams", "--split", "train"], SELECTOR, ["demonstrate"]]
 GENERATED = {
     "blocksworld": {"count": 8, "blocks": [3, 4]},
     "ferry": {"count": 8, "locations": [3, 4], "cars": [2, 3]},
@@ -165,7 +167,7 @@ def test_params_lays_profiles_over_and_checks(quick: Path) -> None:
 
 def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
     (quick / "params.yaml").write_text((quick / "params.yaml").read_text().replace("beta:", "betta:"))
-    for command in (["problems"], ["split"], ["score"], SCHEDULE, ["evaluate", "--method", "base"]):
+    for command in (["problems"], ["split"], ["score"], SCHEDULE, ["evaluate", "--method", "base"], *TRACK):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 2
         assert "params.yaml" in done.stderr
@@ -174,9 +176,10 @@ def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
 
 
 def test_stages_run_in_order_and_leave_their_times(quick: Path) -> None:
-    for command in (["problems"], ["split"], ["score"], SCHEDULE):
+    for command in (["problems"], ["split"], ["score"], SCHEDULE, ["dialects"]):
         done = planward(*command)
         assert done.returncode == 0, done.stderr
+    assert (quick / "results/timing/dialects.json").exists()
     timing = json.loads((quick / "results/timing/schedule@2-5.json").read_text())
     assert timing["stage"] == "schedule@2-5"
     assert timing["wall_s"] > 0
@@ -202,6 +205,24 @@ def test_a_trained_model_is_named_with_its_seed(quick: Path) -> None:
     assert not (quick / "results").exists()
 
 
+@pytest.mark.parametrize("options", [["--size", "2"], ["--seed", "5"]])
+def test_pointers_are_named_with_size_and_seed_and_rules_with_neither(quick: Path, options: list[str]) -> None:
+    done = CliRunner().invoke(app, ["demonstrate", *options])
+    assert done.exit_code == 2
+    assert "pointers have a size and a seed, rules have neither" in " ".join(done.stderr.replace("│", "").split())
+    assert not (quick / "results").exists()
+
+
+def test_a_phase_or_split_that_does_not_exist_is_refused_with_those_that_do(quick: Path) -> None:
+    done = CliRunner().invoke(app, [*SELECTOR[:2], "pointer-dpo", *SELECTOR[3:]])
+    assert done.exit_code == 2
+    assert "no phase pointer-dpo; there are: pointer-sft, pointer-rce, pointer-grpo" in done.stderr
+    done = CliRunner().invoke(app, ["beams", "--split", "validation"])
+    assert done.exit_code == 2
+    assert "'train', 'test'" in done.stderr
+    assert not (quick / "results").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "output"),
     [
@@ -209,10 +230,11 @@ def test_a_trained_model_is_named_with_its_seed(quick: Path) -> None:
         ("split", "results/split"),
         ("score", "results/score"),
         (" ".join(SCHEDULE), "results/schedules"),
+        ("dialects", "results/dialects"),
     ],
 )
 def test_a_folder_that_cannot_be_written_is_named(quick: Path, command: str, output: str) -> None:
-    order = ["problems", "split", "score", " ".join(SCHEDULE)]
+    order = ["problems", "split", "score", " ".join(SCHEDULE), "dialects"]
     for earlier in order[: order.index(command)]:
         assert CliRunner().invoke(app, earlier.split()).exit_code == 0
     (quick / output).parent.mkdir(exist_ok=True)
@@ -232,10 +254,11 @@ def test_a_folder_that_cannot_be_written_is_named(quick: Path, command: str, out
         ("split", "results/split/", 9000),
         ("score", "results/score/", 500),
         (" ".join(SCHEDULE), "results/schedules/grpo-2-5.parquet", 100),
+        ("dialects", "results/dialects/", 500),
     ],
 )
 def test_a_full_disk_leaves_no_half_written_file(quick: Path, command: str, path: str, limit: int) -> None:
-    order = ["problems", "split", "score", " ".join(SCHEDULE)]
+    order = ["problems", "split", "score", " ".join(SCHEDULE), "dialects"]
     for earlier in order[: order.index(command)]:
         assert CliRunner().invoke(app, earlier.split()).exit_code == 0
     done = planward(*command.split(), limit=limit)
@@ -251,7 +274,9 @@ def test_a_full_disk_leaves_no_half_written_file(quick: Path, command: str, path
 
 
 def test_a_stage_whose_input_is_missing_names_it(quick: Path) -> None:
-    for command, missing in ((["score"], "results/split/train.jsonl"), (SCHEDULE, "results/score")):
+    (quick / "models").symlink_to(ROOT / "models")
+    needed = ("results/split/train.jsonl", "results/score", "results/score/train.jsonl", *["results/dialects/"] * 4)
+    for command, missing in zip((["score"], SCHEDULE, *TRACK), needed, strict=True):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 2
         assert missing in done.stderr

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from conftest import ROOT, rows
-from planward.evaluation.scoring import predictions, queries
+from planward.evaluation.scoring import answers, predictions, queries
 from planward.params import Params, ParamsError
 from planward.records import BASE, Record, Run, VerifierError, read_records
 from planward.stages import evaluate, problems, score, split
@@ -51,7 +51,14 @@ def asked(params: Params) -> tuple[Any, Any, Any, list[Record], list[Record], An
     model, tokenizer = load(params.model, params.model.path, 408, params.seed)
     task = load_task(params)
     test, pool = (list(read_records(Path(f"results/score/{side}.jsonl"))) for side in ("test", "train"))
-    return task, model, tokenizer, test, pool, queries(task, tokenizer, test, pool, params)
+    return task, model, tokenizer, test, pool, drawn(task, tokenizer, test, pool, params)
+
+
+def drawn(task: Any, tokenizer: Any, test: list[Record], pool: list[Record], params: Params) -> Any:
+    def shots_of(problem: Record, count: int) -> list[Record]:
+        return drawn_shots(problem, pool, count, str(params.seed))
+
+    return queries(task, tokenizer, test, shots_of, params.evaluate.shots, params)
 
 
 @pytest.fixture
@@ -102,15 +109,15 @@ def test_examples_that_do_not_fit_are_dropped_and_counted(inside: Params) -> Non
     task, model, tokenizer, test, pool, full = asked(inside)
     longest = max(len(tokenizer(str(query.prompt))["input_ids"]) for query in full if query.shot_num == 0)
     short = inside.model_copy(update={"prompt": inside.prompt.model_copy(update={"max_tokens": longest + 40})})
-    tight = queries(task, tokenizer, test, pool, short)
+    tight = drawn(task, tokenizer, test, pool, short)
     assert all(len(tokenizer(str(query.prompt))["input_ids"]) <= longest + 40 for query in tight)
     assert all([s.id for s in t.shots] == [s.id for s in f.shots[len(f.shots) - len(t.shots) :]]
                for t, f in zip(tight, full, strict=True))  # fmt: skip
-    metrics = predictions(task, model, tokenizer, tight, short, "base", 0)[1]
+    metrics = predictions(answers(task, model, tokenizer, tight, short), tokenizer, BASE, short.seed)[1]
     assert metrics["shots_dropped"] == sum(query.shot_num - len(query.shots) for query in tight) > 0
     none = inside.model_copy(update={"prompt": inside.prompt.model_copy(update={"max_tokens": 5})})
     with pytest.raises(PromptTooLong, match=f"problem {test[0].id}"):
-        queries(task, tokenizer, test, pool, none)
+        drawn(task, tokenizer, test, pool, none)
 
 
 def test_a_broken_val_raises_and_no_prediction_is_written(inside: Params, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,9 +26,9 @@ problems:
     delivery: {count: 16, width: [2, 3], height: [2, 2], packages: [1, 2]}
 sft: {epochs: 1}
 grpo: {steps: 2, batch_size: 5, num_generations: 2, reward: dense}
-evaluate: {shots: [0, 1]}
 ablations: {dataset_size: 10, run: [uniform]}
-"""
+"""  # laid over profiles/quick.yaml
+SELECTORS = ["random", "similarity", "pointer-sft", "pointer-rce", "pointer-grpo", "oracle"]
 
 
 class Project:
@@ -42,7 +43,7 @@ class Project:
                 shutil.copyfile(ROOT / name, folder / name)
         shutil.copyfile(ROOT / "models/base/dvc.lock", folder / "models/base/dvc.lock")
         (folder / "small.yaml").write_text(SMALL)
-        self.run("planward", "params", "small.yaml")
+        self.run("planward", "params", "profiles/quick.yaml", "small.yaml")
         self.run("git", "init", "--quiet")
         self.commit()
 
@@ -106,6 +107,35 @@ def test_snakemake_makes_the_report_and_dvc_has_nothing_to_do(project: Project) 
     assert "Nothing to be done" in project.snakemake()
 
 
+def test_every_selector_of_worked_examples_is_in_the_tables_and_on_the_page(project: Project) -> None:
+    tables = project.folder / "results/tables"
+    table = pd.read_csv(tables / "demonstrations.csv")
+    columns = ["selector", "dataset_size", "seed", "shot_num", "domain", "n", "successes", "success_rate"]
+    assert list(table.columns) == [*columns, "ci_low", "ci_high"]
+    assert set(table["selector"]) == set(SELECTORS)
+    sizes = table.groupby("selector")["dataset_size"].unique().map(list).to_dict()
+    assert sizes == {name: [10 if name.startswith("pointer") else 0] for name in SELECTORS}
+    for name in ("groups", "cells", "shots"):
+        assert set(pd.read_csv(tables / f"demonstrations-{name}.csv")["selector"]) == set(SELECTORS)
+    cells = pd.read_csv(tables / "demonstrations-cells.csv")
+    assert set(cells["dialect"]) == {"all", "plain", "dialects"}
+    paired = pd.read_csv(tables / "demonstrations-paired.csv")
+    assert set(paired["method_a"]) | set(paired["method_b"]) == set(SELECTORS)
+
+    stored = project.folder / "results/demonstrations/predictions"
+    asked = {path.stem: pd.read_json(path, lines=True, dtype=False) for path in stored.glob("*.jsonl")}
+    runs = [f"{name}-10-3407" if name.startswith("pointer") else f"{name}-0" for name in SELECTORS]
+    assert set(asked) == set(runs)
+    questions = [set(zip(rows["id"], rows["shot_num"], strict=True)) for rows in asked.values()]
+    assert all(own == questions[0] for own in questions)
+    assert {
+        (k, len(shots)) for rows in asked.values() for k, shots in zip(rows["shot_num"], rows["shot_ids"], strict=True)
+    } == {(1, 1), (2, 2)}
+    page = (project.folder / "results/report.html").read_text()
+    assert 'id="demonstrations"' in page
+    assert set(SELECTORS) <= set(re.findall(r"[a-z]+(?:-[a-z]+)?", page.partition('id="demonstrations"')[2]))
+
+
 def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project) -> None:
     before = project.locked()
     project.edit("confidence: 0.95", "confidence: 0.9")
@@ -132,7 +162,8 @@ def test_another_seed_or_variant_adds_its_own_runs_and_no_other(project: Project
     project.lay_over("seeds: [3407, 1]")
     trained = {"schedule@10-1", "sft@10-1", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
-    assert project.stale() == trained | variant | after
+    selectors = {f"{stage}@10-1" for stage in ("selector-sft", "selector-rce", "selector-grpo", "demonstrate")}
+    assert project.stale() == trained | variant | selectors | after
 
     project.lay_over("seeds: [3407]\nablations: {run: [uniform, cooler]}")
     variant = {f"{stage}-ablation@cooler-10-3407" for stage in ("schedule", "grpo", "evaluate")}
@@ -146,6 +177,10 @@ def test_another_seed_or_variant_adds_its_own_runs_and_no_other(project: Project
     assert project.stale() == own | {"report"}
     project.run("git", "checkout", "params.yaml")
     assert project.stale() == set()
+
+    project.lay_over("demonstrations: {grpo: {beta: 0.1}}")  # of the selectors, only the last phase reads it
+    assert project.stale() == {"selector-grpo@10-3407", "report"}
+    project.run("git", "checkout", "params.yaml")
 
 
 def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> None:

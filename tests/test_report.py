@@ -183,6 +183,11 @@ def page(root: Path, params: Params) -> str:
     return (root / "results/report.html").read_text(encoding="utf-8")
 
 
+def missing(html: str) -> list[str]:
+    """What the page names as not written."""
+    return re.findall(r'<p class="missing">No (.*?): ', html)
+
+
 def test_success_table_has_its_columns_order_and_wilson_intervals(tree: Path, params: Params) -> None:
     compare.run(params)
     rows = read_csv(tree, "success")
@@ -331,15 +336,17 @@ def test_learning_curves_are_means_over_seeds_with_each_seed_behind(tree: Path, 
     assert "success in training" not in section
     assert "Every model was trained 2 times" in html
     assert "Each seed by itself" in html
-    assert "has not been written" not in html
+    assert missing(html) == ["demonstrations"]
 
 
 def test_labels_and_metrics_add_up(tree: Path, params: Params) -> None:
-    compare.run(params)
+    html = page(tree, params)
     rows = [row for row in read_csv(tree, "labels") if (row["method"], row["shot_num"]) == ("base", "0")]
     assert sum(int(row["count"]) for row in rows) == 20
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
     metrics = json.loads((tree / "results/tables/metrics.json").read_text(encoding="utf-8"))
+    panel = html[html.index('<h2 id="labels">') : html.index('<h2 id="constraints">')].partition("</svg>")[0]
+    assert re.findall(r">(\d+%)<", panel) == [f"{percent}%" for percent in range(0, 101, 20)]
     assert metrics["base-0"] == {"success_0_shot": 0.3, "success_mean": pytest.approx(1 / 3, abs=1e-6), "n": 20}
 
 
@@ -506,7 +513,7 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     assert "sft-200-3407.jsonl" in errors
     assert "fallback" not in errors
     assert "shots_dropped" not in errors
-    assert "has not been written" not in html
+    assert missing(html) == ["demonstrations"]
     marks = [html.count("← fails here"), html.count("← breaks a constraint")]
     assert all(marks)
     assert sum(marks) == html.count('<li class="failing">(stack b1 b2)')
@@ -557,7 +564,7 @@ def test_missing_optional_inputs_are_said(tree: Path, params: Params) -> None:
     html = page(tree, params)
     for what in ("learning curves", "training metrics", "split metrics", "difficulty table", "difficulty figure"):
         assert f"No {what}: " in html
-    for what in ("schedules", "record of what training consumed", "timings", "parameters"):
+    for what in ("schedules", "record of what training consumed", "demonstrations", "timings", "parameters"):
         assert f"No {what}: " in html
     assert "there is no dvc.lock yet" in html
     assert "not run from a Git checkout" in html

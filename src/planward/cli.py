@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Split(StrEnum):
+    train = "train"
+    test = "test"
+
+
 Size = Annotated[int, typer.Option(help="Training problems in all, one of dataset_sizes in params.yaml.")]
 Seed = Annotated[int, typer.Option(help="The run's seed, one of seeds in params.yaml.")]
 Variant = Annotated[str, typer.Option(help="grpo, or a variant under `ablations` in params.yaml.")]
@@ -99,6 +107,59 @@ def evaluate(
         raise typer.BadParameter(f"{method} was trained once for each seed: which one?", param_hint="--seed")
     run = Run(method, size, seed or 0)
     _run(_of_run("evaluate", run), lambda params: stage.run(params, run))
+
+
+@app.command(rich_help_panel=STAGES)
+def dialects() -> None:
+    """Put the problems of each split into dialects of their domains, for the selectors of worked examples."""
+    from planward.stages import dialects as stage
+
+    _run("dialects", stage.run)
+
+
+@app.command(rich_help_panel=STAGES)
+def embed() -> None:
+    """Turn every problem into a vector."""
+    from planward.stages import embed as stage
+
+    _run("embed", stage.run)
+
+
+@app.command(rich_help_panel=STAGES)
+def beams(
+    split: Annotated[Split, typer.Option(help="train, or test for the oracle.")],
+) -> None:
+    """Search for the worked examples under which each query's reference plan is likeliest."""
+    from planward.stages import beams as stage
+
+    _run(f"beams@{split}", lambda params: stage.run(params, split.value))
+
+
+@app.command(rich_help_panel=STAGES)
+def selector(
+    method: Annotated[str, typer.Option(help="pointer-sft, pointer-rce or pointer-grpo, each after the one before.")],
+    size: Size,
+    seed: Seed,
+) -> None:
+    """Train the pointer network that chooses worked examples."""
+    from planward.stages import selector as stage
+
+    run = Run(method, size, seed)
+    _run(f"selector-{method.removeprefix('pointer-')}@{size}-{seed}", lambda params: stage.run(params, run))
+
+
+@app.command(rich_help_panel=STAGES)
+def demonstrate(
+    size: Annotated[int, typer.Option(help="The pointers' dataset size; 0 for random, similarity and oracle.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The pointers' seed; rules have none of their own.")] = None,
+) -> None:
+    """Complete every test problem with the worked examples that selectors choose; VAL gives the verdicts."""
+    from planward.stages import demonstrate as stage
+
+    if (seed is None) != (size == 0):
+        raise typer.BadParameter("pointers have a size and a seed, rules have neither", param_hint="--seed")
+    name = f"demonstrate@{size}-{seed}" if size else "demonstrate-rules"
+    _run(name, lambda params: stage.run(params, size, seed or 0))
 
 
 @app.command(rich_help_panel=STAGES)

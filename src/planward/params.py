@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from planward.records import BASE, METHODS, Run, written
+from planward.records import BASE, METHODS, POINTERS, RULES, Run, written
 
 PARAMS_FILE = Path("params.yaml")
 Range = tuple[int, int]
@@ -224,6 +224,104 @@ class Evaluate(Strict):
         return shots
 
 
+class Pointer(Strict):
+    hidden: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    dropout: float = Field(ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def divides_among_heads(self) -> Pointer:
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        return self
+
+
+class SelectorPhase(Strict):
+    epochs: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    patience: int = Field(gt=0)
+
+
+class SelectorSft(SelectorPhase):
+    label_smoothing: float = Field(ge=0, lt=1)
+    pool_weight: float = Field(ge=0, lt=1)
+    pool_temperature: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def leaves_the_beams_a_share(self) -> SelectorSft:
+        if self.label_smoothing + self.pool_weight >= 1:
+            raise ValueError("label_smoothing + pool_weight leave nothing of the label to the beams")
+        return self
+
+
+class SelectorRce(SelectorPhase):
+    temperature: tuple[float, float]
+
+    @field_validator("temperature")
+    @classmethod
+    def falling(cls, ends: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < ends[1] <= ends[0]:
+            raise ValueError("must be [first, last], both positive, the last no higher")
+        return ends
+
+
+class SelectorGrpo(SelectorPhase):
+    reward: Literal["combined", "correctness"]
+    quality_weight: float = Field(ge=0)
+    correctness_weight: float = Field(ge=0)
+    diversity_weight: float = Field(ge=0)
+    low_score: float = Field(ge=0, le=1)
+    clip: float = Field(gt=0, lt=1)
+    advantage_limit: float = Field(gt=0)
+    early_beams: int = Field(ge=2)
+    early_until: float = Field(ge=0, le=1)
+    beta: float = Field(ge=0)
+    beta_bounds: tuple[float, float]
+    beta_factor: float = Field(ge=1)
+    kl_target: tuple[float, float]
+
+    @field_validator("beta_bounds", "kl_target")
+    @classmethod
+    def rising(cls, ends: tuple[float, float]) -> tuple[float, float]:
+        if not 0 <= ends[0] < ends[1]:
+            raise ValueError("must be [lower, upper], none negative")
+        return ends
+
+
+class Demonstrations(Strict):
+    """The selector of worked examples; `planward.demonstrations` has the methods."""
+
+    model: Path
+    dialects: int = Field(ge=1)
+    embeddings: Literal["model", "tfidf", "file"]
+    layers: list[int] = Field(min_length=1)
+    embeddings_file: Path | None
+    shot_num: int = Field(gt=0)
+    pool: int = Field(gt=0)
+    beams: int = Field(ge=2)
+    shortlist: int | None = Field(gt=0)
+    precision: Literal["float32", "bfloat16"]
+    batch_tokens: int = Field(gt=0)
+    validation: int = Field(gt=0)
+    test: int = Field(gt=0)
+    pointer: Pointer
+    batch_size: int = Field(gt=0)
+    max_grad_norm: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    sft: SelectorSft
+    rce: SelectorRce
+    grpo: SelectorGrpo
+
+    @model_validator(mode="after")
+    def can_be_chosen_from(self) -> Demonstrations:
+        if self.pool < self.shot_num:
+            raise ValueError(f"pool ({self.pool}) holds fewer examples than shot_num ({self.shot_num})")
+        if self.embeddings == "file" and self.embeddings_file is None:
+            raise ValueError("embeddings_file: name the file, or take another kind of embeddings")
+        return self
+
+
 class Compare(Strict):
     confidence: float = Field(gt=0, lt=1)
     resamples: int = Field(ge=100)
@@ -296,6 +394,7 @@ class Params(Strict):
     validation: Validation
     val: Val
     evaluate: Evaluate
+    demonstrations: Demonstrations
     compare: Compare
     ablations: Ablations
 
@@ -307,10 +406,10 @@ class Params(Strict):
         if not re.search(r"(?:^|[-@])\d+$", name):
             return True
         run = Run.parsed(name.partition("@")[2] or name)
-        if run is None or run == BASE:
-            return run == BASE
+        if run is None or run.size == 0:
+            return run is not None and run.method in (BASE.method, *RULES)
         sizes = [self.ablations.dataset_size] if run.method in self.ablations.run else []
-        sizes = self.dataset_sizes if run.method in ("", *METHODS) else sizes
+        sizes = self.dataset_sizes if run.method in ("", *METHODS, *POINTERS) else sizes
         return run.size in sizes and run.seed in self.seeds
 
     def variant(self, name: str) -> Params:

@@ -15,6 +15,9 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 METHODS = ("base", "sft", "grpo")  # of every run, in the order of every table; any other is a variant of grpo
+RULES = ("random", "similarity", "oracle")  # ways to choose worked examples that are not learned
+POINTERS = ("pointer-sft", "pointer-rce", "pointer-grpo")
+SELECTORS = ("random", "similarity", *POINTERS, "oracle")  # all of them, in the order of every table
 
 
 class Label(StrEnum):
@@ -68,23 +71,23 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """One trained model, or base: what its weights, curves and predictions are named after."""
+    """One trained model or selector, or an untrained one: what its weights, curves and predictions are named after."""
 
     method: str
-    size: int  # training problems in all; 0 for base
+    size: int  # training problems in all; 0 for base and for selectors that are rules
     seed: int
 
     @property
     def name(self) -> str:
         """`grpo-400-3407`; `base-0`, since there is one base."""
-        return "base-0" if self.method == "base" else f"{self.method}-{self.size}-{self.seed}"
+        return f"{self.method}-{self.size}-{self.seed}" if self.size else f"{self.method}-0"
 
     @classmethod
     def parsed(cls, name: str) -> Run | None:
         """The run that a name stands for; None where it is no run's. `400-3407` has the method ''."""
-        if name == BASE.name:
-            return BASE
-        found = re.fullmatch(r"(?:(\w+)-)?(\d+)-(\d+)", name)
+        if untrained := re.fullmatch(r"([a-z][\w-]*?)-0", name):
+            return cls(untrained[1], 0, 0)
+        found = re.fullmatch(r"(?:([a-z][\w-]*?)-)?(\d+)-(\d+)", name)
         return cls(found[1] or "", int(found[2]), int(found[3])) if found else None
 
 

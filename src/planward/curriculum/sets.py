@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable
 
 from planward.records import Record
@@ -39,6 +40,15 @@ def training_set(records: Iterable[Record], size: int) -> list[Record]:
             )
         chosen += sorted((record for _, record in heap), key=lambda record: record.id)[:share]
     return chosen
+
+
+def balanced(problems: Iterable[Record], count: int) -> list[Record]:
+    """The first `count` problems, the domains in turn and each in the order of ids."""
+    domains = defaultdict[str, list[Record]](list)
+    for problem in sorted(problems, key=lambda record: record.id):
+        domains[problem.domain].append(problem)
+    turns = [(place, name, own[place]) for name, own in domains.items() for place in range(len(own))]
+    return [problem for *_, problem in sorted(turns, key=lambda turn: turn[:2])[:count]]
 
 
 class _Reversed(str):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planward.evaluation.generation import greedy_completions
 from planward.params import Params
-from planward.records import Prediction, Record
+from planward.records import Prediction, Record, Run, Verdict
 from planward.tasks.base import Messages, Task
-from planward.tasks.fitting import drawn_shots, encode, fit
+from planward.tasks.fitting import encode, fit
 
 
 @dataclass(frozen=True)
@@ -25,37 +25,93 @@ class Query:
 
 
 def queries(
-    task: Task, tokenizer: Any, problems: Sequence[Record], pool: Sequence[Record], params: Params
+    task: Task,
+    tokenizer: Any,
+    problems: Sequence[Record],
+    shots_of: Callable[[Record, int], Sequence[Record]],
+    shot_nums: Iterable[int],
+    params: Params,
 ) -> list[Query]:
-    """Every problem with every number of worked examples; raises PromptTooLong where a problem does not fit."""
+    """Every problem with so many worked examples as each of `shot_nums` says, as far as they fit.
+
+    Args:
+        shots_of: the examples of a problem, in the prompt's order, where so many are wanted.
+
+    Raises:
+        PromptTooLong: a problem does not fit even without examples.
+    """
 
     def length(prompt: str | Messages) -> int:
         return len(encode(tokenizer, prompt))
 
     found = []
-    for shot_num in params.evaluate.shots:
+    for shot_num in shot_nums:
         for problem in problems:
-            shots = drawn_shots(problem, pool, shot_num, str(params.seed))
-            prompt, kept = fit(task, problem, shots, length, params.prompt.max_tokens)
+            prompt, kept = fit(task, problem, shots_of(problem, shot_num), length, params.prompt.max_tokens)
             found.append(Query(problem, shot_num, kept, prompt))
     return found
 
 
-def predictions(
-    task: Task, model: Any, tokenizer: Any, asked: Sequence[Query], params: Params, method: str, size: int
-) -> tuple[list[Prediction], dict[str, Any]]:
-    """Completions with their verdicts, and what a reader of the table must know about them.
+@dataclass(frozen=True)
+class Answer:
+    """A model's answer to a query, and the authority's verdict on it."""
+
+    query: Query
+    ids: list[int]  # the prompt's tokens
+    completion: str
+    verdict: Verdict
+
+
+def answers(
+    task: Task,
+    model: Any,
+    tokenizer: Any,
+    asked: Sequence[Query],
+    params: Params,
+    *,
+    quickly: bool = False,
+    progress: bool = True,
+) -> list[Answer]:
+    """Greedy answers with their verdicts, in the queries' order; equal prompts are completed, and judged, once.
+
+    Args:
+        quickly: `task.verify` judges, as in training, and not the task's authority.
 
     Raises:
-        VerifierError: the verifier broke; no prediction is made up in its place.
+        VerifierError: the verifier broke; no verdict is made up in its place.
     """
-    prompts = [encode(tokenizer, query.prompt) for query in asked]
-    completions = greedy_completions(
-        model, tokenizer, prompts, params.prompt.max_completion_tokens, params.evaluate.batch_size
+    prompts = [tuple(encode(tokenizer, query.prompt)) for query in asked]
+    distinct = list(dict.fromkeys(prompts))
+    written = greedy_completions(
+        model,
+        tokenizer,
+        distinct,
+        params.prompt.max_completion_tokens,
+        params.evaluate.batch_size,
+        progress=progress,
     )
-    verdicts = task.judge([(query.problem, text) for query, text in zip(asked, completions, strict=True)])
+    completed = dict(zip(distinct, written, strict=True))
+    told = {(query.problem.id, completed[ids]): query.problem for query, ids in zip(asked, prompts, strict=True)}
+    pairs = [(problem, text) for (_, text), problem in told.items()]
+    judged = [task.verify(problem, text) for problem, text in pairs] if quickly else task.judge(pairs)
+    verdicts = dict(zip(told, judged, strict=True))
+    return [
+        Answer(query, list(ids), completed[ids], verdicts[query.problem.id, completed[ids]])
+        for query, ids in zip(asked, prompts, strict=True)
+    ]
+
+
+def predictions(
+    answered: Sequence[Answer], tokenizer: Any, run: Run, seed: int
+) -> tuple[list[Prediction], dict[str, Any]]:
+    """The answers of a run as rows, and what a reader of the table must know about them.
+
+    Args:
+        seed: what the rows tell; base, and selectors that are rules, have no seed of their own.
+    """
     rows = []
-    for query, ids, completion, verdict in zip(asked, prompts, completions, verdicts, strict=True):
+    for answer in answered:
+        query, verdict = answer.query, answer.verdict
         problem, outcome = query.problem, verdict.outcome
         rows.append(
             Prediction(
@@ -64,13 +120,13 @@ def predictions(
                 bucket=problem.bucket or "easy",
                 score=problem.score or 0.0,
                 constrained=problem.constrained,
-                method=method,
-                dataset_size=size,
-                seed=params.seed,
+                method=run.method,
+                dataset_size=run.size,
+                seed=seed,
                 shot_num=query.shot_num,
                 shot_ids=[shot.id for shot in query.shots],
-                prompt=tokenizer.decode(ids),
-                completion=completion,
+                prompt=tokenizer.decode(answer.ids),
+                completion=answer.completion,
                 plan=verdict.plan,
                 label=verdict.label,
                 success=verdict.success,
@@ -86,8 +142,8 @@ def predictions(
     return rows, {
         "problems": len({row.id for row in rows}),
         "success_rate": success_by_shots(rows),
-        "shots_dropped": sum(query.shot_num - len(query.shots) for query in asked),
-        "prompts_with_unknown_words": sum(unknown is not None and unknown in ids for ids in prompts),
+        "shots_dropped": sum(answer.query.shot_num - len(answer.query.shots) for answer in answered),
+        "prompts_with_unknown_words": sum(unknown is not None and unknown in answer.ids for answer in answered),
     }
 
 

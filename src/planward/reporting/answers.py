@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planward.reporting.names import ALL, ordered
 
-PROBLEM = ["id", "domain", "bucket", "constrained"]
+PROBLEM = ["id", "domain", "bucket", "constrained", "dialect"]  # what is known of a problem; dialect: of some
 RUN = ["method", "dataset_size"]
 Solved = NDArray[np.bool_]  # [seeds, shots, problems]
 
@@ -20,16 +20,17 @@ Solved = NDArray[np.bool_]  # [seeds, shots, problems]
 class Answers:
     """What the methods solved of the same problems with the same numbers of worked examples."""
 
-    problems: pd.DataFrame  # id, domain, bucket, constrained; in the order of the arrays
+    problems: pd.DataFrame  # the columns `PROBLEM`, in the order of the arrays
     shots: list[int]
     solved: dict[tuple[str, int], Solved]  # by method and N, in the order of every table
 
     @classmethod
     def of(cls, outcomes: pd.DataFrame) -> Answers:
-        """Arrays of a frame with one row a prediction: id, domain, bucket, constrained, method, dataset_size, seed,
-        shot_num, success; every seed of every method has each pair of problem and shot_num once."""
+        """Arrays of a frame with one row a prediction: the columns `PROBLEM`, method, dataset_size, seed, shot_num,
+        success; every seed of every method has each pair of problem and shot_num once."""
+        known = [column for column in PROBLEM if column in outcomes]
         rows = outcomes.sort_values(["seed", "shot_num", "id"], kind="stable")
-        problems = rows.drop_duplicates("id").sort_values("id", kind="stable")[PROBLEM].reset_index(drop=True)
+        problems = rows.drop_duplicates("id").sort_values("id", kind="stable")[known].reset_index(drop=True)
         shots = sorted(int(n) for n in rows["shot_num"].unique())
         runs = {(str(m), int(n)): group["success"].to_numpy(bool) for (m, n), group in rows.groupby(RUN)}
         shape = (-1, len(shots), len(problems))
@@ -47,10 +48,10 @@ class Answers:
         return np.ones(len(self.problems), dtype=bool)
 
     def mask(self, **values: Hashable) -> NDArray[np.bool_]:
-        """The problems with these values of domain, bucket or constrained; the domain `all` is any."""
+        """The problems with these values of columns of `problems`; the value `all` is any."""
         found = self.everything
         for column, value in values.items():
-            if (column, value) != ("domain", ALL):
+            if value != ALL:
                 found &= (self.problems[column] == value).to_numpy()
         return found
 

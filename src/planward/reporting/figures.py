@@ -46,15 +46,17 @@ _STYLE: Any = {
 PANEL = (3.5, 2.4)  # inches: fills a phone's width at a readable size
 
 
-def intervals(name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int]) -> Markup:
-    """One panel: a rate with its interval against a whole number, one line a series, side by side."""
+def intervals(
+    name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int], top: float = 1.0
+) -> Markup:
+    """One panel: a rate from 0 to `top` with its interval against a whole number, one line a series, side by side."""
     figure, axes = _panel(name, x_label)
     for i, (label, points) in enumerate(series.items()):
-        x = [point[0] + 0.12 * (i - (len(series) - 1) / 2) for point in points]
+        x = [point[0] + min(0.12, 0.6 / len(series)) * (i - (len(series) - 1) / 2) for point in points]
         y = [point[1] for point in points]
         errors = [[max(p[1] - p[2], 0.0) for p in points], [max(p[3] - p[1], 0.0) for p in points]]
         axes.errorbar(x, y, errors, label=label, color=PALETTE[colours[i]], marker=MARKERS[colours[i]], ms=4.5)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, top)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     return _svg(figure, axes, name)
 
@@ -67,19 +69,22 @@ def lines(
     dashes: Sequence[int] | None = None,
     colours: Sequence[int] | None = None,
     faint: Mapping[str, Sequence[Sequence[Point]]] | None = None,
+    marked: Mapping[str, Sequence[Point]] | None = None,
 ) -> Markup:
     """One panel of curves.
 
     `y_range` lets panels share a scale; `dashes` and `colours` override the order's own; `faint` holds, by label, the
-    curves of which a line is the mean.
+    curves of which a line is the mean, and `marked` the points to put a mark at.
     """
-    figure, axes = _panel(name, x_label)
+    figure, axes = _panel(name, x_label, whole=x_label != "progress")
     for i, (label, points) in enumerate(series.items()):
         colour, dash = (colours or range(len(series)))[i], (dashes or range(len(series)))[i]
         style: Any = {"color": PALETTE[colour % len(PALETTE)], "linestyle": LINES[dash % len(LINES)]}
         for single in (faint or {}).get(label, ()):
             axes.plot([p[0] for p in single], [p[1] for p in single], **style | {"linewidth": 0.7, "alpha": 0.35})
         axes.plot([p[0] for p in points], [p[1] for p in points], label=label, **style)
+        at = (marked or {}).get(label, ())
+        axes.plot([p[0] for p in at], [p[1] for p in at], color=style["color"], marker="o", linestyle="none")
     if y_range and y_range[0] < y_range[1]:
         margin = 0.04 * (y_range[1] - y_range[0])
         axes.set_ylim(y_range[0] - margin, y_range[1] + margin)
@@ -88,7 +93,7 @@ def lines(
 
 def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[str], colours: Sequence[int]) -> Markup:
     """One panel of stacked horizontal bars: for each row the shares of the parts in `order`."""
-    figure, axes = _panel(name, "", height=1.1 + 0.26 * len(shares))
+    figure, axes = _panel(name, "", whole=False, height=1.1 + 0.26 * len(shares))
     left = [0.0] * len(shares)
     for i, part in enumerate(order):
         widths = [row.get(part, 0.0) for row in shares.values()]
@@ -102,13 +107,14 @@ def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[s
     return _svg(figure, axes, name)
 
 
-def _panel(name: str, x_label: str, height: float = PANEL[1]) -> tuple[Figure, Axes]:
+def _panel(name: str, x_label: str, whole: bool = True, height: float = PANEL[1]) -> tuple[Figure, Axes]:
+    """An empty panel; `whole`: the ticks of x are whole numbers."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(PANEL[0], height), layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         axes.set_title(name, loc="left")
         axes.set_xlabel(x_label)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_label != "progress"))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
     return figure, axes
 
 

@@ -8,10 +8,19 @@ from typing import Any
 import pandas as pd
 
 from planward.params import BUCKETS
-from planward.records import METHODS
+from planward.records import METHODS, SELECTORS
 
 TITLES = {"sft": "SFT", "grpo": "GRPO"}
-ALL = "all"  # the domain that stands for all of them; likewise all numbers of worked examples
+ALL = "all"  # the domain that stands for all of them; likewise all numbers of worked examples, all problems
+PLAIN, DIALECTS = "plain", "dialects"  # problems in their domain's own words, and in any other's
+
+ORDERS: dict[str, Sequence[str]] = {
+    "method": (*METHODS, *SELECTORS),
+    "bucket": BUCKETS,
+    "domain": (ALL,),
+    "dialect": (ALL, PLAIN, DIALECTS),
+    "shot_num": (ALL,),
+}
 
 
 def method_title(method: str) -> str:
@@ -35,9 +44,8 @@ def percent(rate: float, low: float, high: float) -> str:
 
 
 def rank(column: str, value: Any) -> tuple[int, Any]:
-    """A sorting key: methods and buckets in their own order, the domain `all` first, the rest by value."""
-    orders: dict[str, Sequence[str]] = {"method": METHODS, "bucket": BUCKETS, "domain": [ALL]}
-    known = orders.get(column, [])
+    """A sorting key: methods, selectors, buckets and dialects in their own order, `all` first, the rest by value."""
+    known = ORDERS.get(column, ())
     return (known.index(value), "") if value in known else (len(known), value)
 
 

@@ -33,6 +33,7 @@ from planward.reporting.sections.breakdown import (
     success_table,
 )
 from planward.reporting.sections.curriculum import curriculum, curriculum_panels, difficulty
+from planward.reporting.sections.demonstrations import demonstrations, finding
 from planward.reporting.sections.elements import key_values
 from planward.reporting.sections.findings import comparisons, findings, headline, seeds_table, uncertainty_note
 from planward.reporting.sections.learning import learning, training_table
@@ -67,7 +68,7 @@ def render(results: Results, params: Params) -> str:
         constraints_in=constraints_in,
         title=title,
         method_title=method_title,
-        findings=findings(results.paired, results.shots, alpha),
+        findings=[*findings(results.paired, results.shots, alpha), *finding(results, params)],
         troubles=troubles(results, params),
         headline=headline(results.shots),
         comparisons=comparisons(results.paired, alpha),
@@ -90,6 +91,7 @@ def render(results: Results, params: Params) -> str:
         constraint_panels=success_panels(
             by_kind(at(results.constraints, last)), "problems", f"{{}}, N = {last}" if last else "{}"
         ),
+        demonstrations=demonstrations(results, params),
         learning=learning(results.curves),
         training_table=training_table(results.metrics),
         difficulty_table=difficulty(results.metrics.get("results/score/metrics.json", {})),

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from planward.records import Prediction, Run
+from planward.reporting.demonstrations import Language
 from planward.reporting.figures import Point
 
 
@@ -26,6 +27,19 @@ class Provenance:
     lock: str | None  # SHA-256
     packages: dict[str, str]
     params: str | None  # params.yaml as it stands
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """What the demonstrations track wrote; empty where it has not run."""
+
+    cells: pd.DataFrame
+    paired: pd.DataFrame
+    choices: pd.DataFrame
+    answers: dict[str, list[Prediction]]  # of each selector at its largest N and most shots, of the first seed
+    languages: dict[str, Language]  # of test and training problems, by id
+    steps: dict[Run, pd.DataFrame]
+    epochs: dict[Run, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -49,5 +63,6 @@ class Results:
     schedules: dict[Run, pd.DataFrame]
     consumed: dict[Run, pd.DataFrame]
     curves: dict[Run, dict[str, list[Point]]]  # by run, then by curve
+    demonstrations: Demonstrations
     timing: list[dict[str, Any]]
     provenance: Provenance

@@ -2,17 +2,20 @@
 
 `outcomes` is a frame with one row a prediction: id, domain, bucket, constrained, method, dataset_size, seed,
 shot_num, label, success. Every method answered the same problems with the same numbers of shots, every method but
-base with the same seeds (`stages.compare` checks). A cell pools the seeds; see `comparison`.
+base with the same seeds (`stages.compare` checks). A cell pools the seeds; see `comparison`. Tables of the
+demonstrations track are in `demonstrations`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from planward.records import Label
 from planward.reporting.answers import RUN, Answers
@@ -25,6 +28,10 @@ TIED = "statistically tied"
 ABLATIONS = ["variant", "dataset_size", "shot_num", *RATE, "default_success_rate", "default_ci_low", "default_ci_high"]
 ABLATIONS += ["difference", "difference_low", "difference_high", "p", "p_holm", "test", "detectable_difference"]
 ABLATIONS += ["result"]
+ADJUSTED = ["method_a", "method_b", *DIFFERENCE]
+ADJUSTED.insert(ADJUSTED.index("p") + 1, "p_holm")
+AnyRun = tuple[str, int]  # a method and N
+Row = dict[str, Any]
 
 
 def success(answers: Answers, by: Uncertainty, extra: Sequence[str] = ()) -> pd.DataFrame:
@@ -34,33 +41,40 @@ def success(answers: Answers, by: Uncertainty, extra: Sequence[str] = ()) -> pd.
     rows = []
     for domain, *others in product(domains, *values):
         kind = {"domain": domain} | dict(zip(extra, others, strict=True))
-        rows += _rates(answers, answers.mask(**kind), by, kind)
+        rows += rate_rows(answers, answers.mask(**kind), by, kind)
     return ordered(pd.DataFrame(rows)[[*CELL, "domain", *extra, *RATE]], [*CELL, "domain", *extra])
 
 
 def shots(answers: Answers, by: Uncertainty) -> pd.DataFrame:
-    """The headline table, one row a cell: rate, interval, `best` of its shot_num, `tied` with the best.
+    """The headline table, one row a cell: rate, interval, and the marks of `marked`."""
+    cells = ordered(pd.DataFrame(rate_rows(answers, answers.everything, by, {}))[[*CELL, *RATE]], CELL)
+    return marked(cells, answers, answers.everything, by.confidence)
+
+
+def marked(cells: pd.DataFrame, answers: Answers, asked: NDArray[np.bool_], confidence: float) -> pd.DataFrame:
+    """Cells on the problems `asked` with the columns `best` of its shot_num and `tied` with the best.
 
     Tied: the paired exact test against the best cell, Holm-adjusted over the column, finds no difference.
     """
-    cells = ordered(pd.DataFrame(_rates(answers, answers.everything, by, {}))[[*CELL, *RATE]], CELL)
-    cells["best"] = cells["success_rate"] == cells.groupby("shot_num")["success_rate"].transform("max")
-    cells["tied"] = False
+    highest = cells.groupby("shot_num")["success_rate"].transform("max")
+    cells = cells.assign(best=cells["success_rate"] == highest, tied=False)
     for shot_num, column in cells.groupby("shot_num"):
         solved = {
-            row.Index: answers.cell((row.method, row.dataset_size), shot_num, answers.everything)
-            for row in column.itertuples()
+            row.Index: answers.cell((row.method, row.dataset_size), shot_num, asked) for row in column.itertuples()
         }
         best, *others = column.sort_values("best", ascending=False, kind="stable").index
         p_values = holm([p_value(solved[best], solved[other]) for other in others])
-        cells.loc[others, "tied"] = [p >= 1 - by.confidence for p in p_values]
+        cells.loc[others, "tied"] = [p >= 1 - confidence for p in p_values]
     cells["tied"] &= ~cells["best"]
     return cells
 
 
-def seeds(outcomes: pd.DataFrame, confidence: float) -> pd.DataFrame:
-    """Success rate and Wilson interval of each single run by shot_num: how much training's luck matters."""
-    keys = [*RUN, "seed", "shot_num"]
+def seeds(outcomes: pd.DataFrame, confidence: float, extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Success rate and Wilson interval of each single run by shot_num and the columns `extra`.
+
+    Beside each other, the runs of a method show how much training's luck matters.
+    """
+    keys = [*RUN, "seed", "shot_num", *extra]
     counts = outcomes.groupby(keys)["success"].agg(n="size", successes="sum").reset_index()
     bounds = [wilson(k, n, confidence) for k, n in zip(counts["successes"], counts["n"], strict=True)]
     low, high = zip(*bounds, strict=True)
@@ -73,35 +87,25 @@ def paired(answers: Answers, by: Uncertainty) -> pd.DataFrame:
     Differences are success of b minus success of a, in points of a hundred; `p_holm` is adjusted over the table.
     """
     chosen = [
-        (shot_num, size, a, b)
+        ({"shot_num": shot_num, "dataset_size": size}, a, b)
         for shot_num in answers.shots
         for size in dict.fromkeys(n for _, n in answers.solved if n)
         for a, b in combinations([run for run in answers.solved if run[1] in (0, size)], 2)
     ]
-    everything = answers.everything
-    pairs = [tuple(answers.cell(run, shot_num, everything) for run in runs) for shot_num, _, *runs in chosen]
-    found = differences(pairs, answers.strata(everything), by)  # type: ignore[arg-type]
-    rows = [
-        {"shot_num": shot_num, "dataset_size": size, "method_a": a[0], "method_b": b[0]} | row
-        for (shot_num, size, a, b), row in zip(chosen, found, strict=True)
-    ]
-    return _adjusted(rows, ["shot_num", "dataset_size", "method_a", "method_b"])
+    return adjusted(compared(answers, chosen, answers.everything, by), ["shot_num", "dataset_size"])
 
 
 def domains(answers: Answers, by: Uncertainty, a: str = "sft", b: str = "grpo") -> pd.DataFrame:
     """Paired comparisons of two methods in each domain, at each N and shot_num; `p_holm` is adjusted over the table."""
     sizes = [n for method, n in answers.solved if method == b and (a, n) in answers.solved]
-    rows: list[dict[str, Any]] = []
-    for domain in sorted(answers.problems["domain"].unique()):
-        asked = answers.mask(domain=domain)
-        chosen = list(product(answers.shots, sizes))
-        pairs = [(answers.cell((a, n), k, asked), answers.cell((b, n), k, asked)) for k, n in chosen]
-        rows += [
-            {"shot_num": shot_num, "dataset_size": size, "domain": domain, "method_a": a, "method_b": b} | row
-            for (shot_num, size), row in zip(chosen, differences(pairs, answers.strata(asked), by), strict=True)
-        ]
     keys = ["shot_num", "dataset_size", "domain"]
-    return _adjusted(sorted(rows, key=lambda row: [row[key] for key in keys]), [*keys, "method_a", "method_b"])
+    rows: list[Row] = []
+    for domain in sorted(answers.problems["domain"].unique()):
+        chosen = [
+            (dict(zip(keys, (k, n, domain), strict=True)), (a, n), (b, n)) for k, n in product(answers.shots, sizes)
+        ]
+        rows += compared(answers, chosen, answers.mask(domain=domain), by)
+    return adjusted(sorted(rows, key=lambda row: [row[key] for key in keys]), keys)
 
 
 def ablations(answers: Answers, by: Uncertainty, variants: Sequence[str], size: int) -> pd.DataFrame:
@@ -151,7 +155,7 @@ def constraints(outcomes: pd.DataFrame, answers: Answers, by: Uncertainty) -> pd
     """
     keys = [*CELL, "constrained"]
     kinds = [{"constrained": bool(kind)} for kind in sorted(answers.problems["constrained"].unique())]
-    rows = [row for kind in kinds for row in _rates(answers, answers.mask(**kind), by, kind)]
+    rows = [row for kind in kinds for row in rate_rows(answers, answers.mask(**kind), by, kind)]
     broken = (outcomes["label"] == Label.SAFETY.value).groupby([outcomes[key] for key in keys])
     shares = broken.agg(safety_violations="sum", safety_share="mean").reset_index()
     return ordered(pd.DataFrame(rows)[[*keys, *RATE]].merge(shares, on=keys), keys)
@@ -169,7 +173,7 @@ def metrics(cells: pd.DataFrame) -> dict[str, dict[str, float]]:
     }
 
 
-def _rates(answers: Answers, asked: Any, by: Uncertainty, kind: dict[str, Any]) -> list[dict[str, Any]]:
+def rate_rows(answers: Answers, asked: NDArray[np.bool_], by: Uncertainty, kind: Row) -> list[Row]:
     """Rows of every run and shot_num on the problems `asked`; none where that is no problem."""
     if not np.any(asked):
         return []
@@ -181,9 +185,28 @@ def _rates(answers: Answers, asked: Any, by: Uncertainty, kind: dict[str, Any]) 
     ]
 
 
-def _adjusted(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> pd.DataFrame:
-    """Comparisons as a table, with Holm's adjustment over all of them beside p."""
-    columns = [*keys, *DIFFERENCE]
-    columns.insert(columns.index("p") + 1, "p_holm")
-    table = pd.DataFrame(rows).assign(p_holm=holm([row["p"] for row in rows])) if rows else pd.DataFrame()
-    return table.reindex(columns=columns)
+def compared(
+    answers: Answers, chosen: Sequence[tuple[Row, AnyRun, AnyRun]], asked: NDArray[np.bool_], by: Uncertainty
+) -> list[Row]:
+    """A row for each comparison of two runs, a and b, on the problems `asked`.
+
+    `chosen` holds, for each, the columns that it begins with, `shot_num` among them, and the two runs.
+    """
+    shots = [keys["shot_num"] for keys, _, _ in chosen]
+    pairs = [(answers.cell(a, k, asked), answers.cell(b, k, asked)) for k, (_, a, b) in zip(shots, chosen, strict=True)]
+    found = differences(pairs, answers.strata(asked), by)
+    return [keys | {"method_a": a[0], "method_b": b[0]} | row for (keys, a, b), row in zip(chosen, found, strict=True)]
+
+
+def adjusted(
+    rows: Sequence[Row], keys: Sequence[str], family: Callable[[Row], Hashable] = lambda _: None
+) -> pd.DataFrame:
+    """Comparisons as a table that begins with the columns `keys`; beside p, Holm's adjustment over its `family`."""
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        members[family(row)].append(place)
+    p_holm = [0.0] * len(rows)
+    for places in members.values():
+        for place, p in zip(places, holm([rows[place]["p"] for place in places]), strict=True):
+            p_holm[place] = p
+    return pd.DataFrame(rows).assign(p_holm=p_holm).reindex(columns=[*keys, *ADJUSTED])

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import pandas as pd
 from pydantic import ValidationError
 
 from planward.params import Params
-from planward.records import METHODS, Run, read_predictions, write_json, written
+from planward.records import METHODS, SELECTORS, Run, read_predictions, read_records, write_json, written
 from planward.reporting import formats, tables
 from planward.reporting.answers import Answers
 from planward.reporting.comparison import Uncertainty
+from planward.reporting.demonstrations import Language, demonstration_tables
+from planward.reporting.demonstrations import headline as demonstrations_headline
 
 PREDICTIONS = Path("results/predictions")
+SELECTIONS = Path("results/demonstrations/predictions")  # the selectors' predictions
+DIALECTS = Path("results/dialects")
 TABLES = Path("results/tables")
-COLUMNS = ["id", "domain", "bucket", "constrained", "method", "dataset_size", "seed", "shot_num", "label", "success"]
+COLUMNS = ["id", "domain", "bucket", "constrained", "method", "dataset_size", "seed", "shot_num", "shot_ids", "label"]
+COLUMNS += ["success"]
 
 
 class PredictionsError(ValueError):
@@ -26,8 +32,9 @@ def run(params: Params) -> None:
     """Write results/tables/.
 
     Raises:
-        PredictionsError: no prediction files, an empty or misnamed one, duplicated rows, files that do not answer
-            the same problems, or methods that were not trained with the same seeds.
+        PredictionsError: no prediction files of methods, an empty or misnamed one, duplicated rows, files that do not
+            answer the same problems, methods or selectors that were not trained with the same seeds, or a problem
+            or worked example of the demonstrations track that results/dialects does not know.
     """
     outcomes = read_outcomes(PREDICTIONS, params)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
@@ -47,12 +54,45 @@ def run(params: Params) -> None:
     for name, text in {"shots.md": formats.markdown(cells), "shots.tex": formats.latex(cells, by.confidence)}.items():
         with written(TABLES / name) as out:
             out.write(text)
-    write_json(TABLES / "metrics.json", tables.metrics(cells))
+    found = demonstrations(params, by)
+    for name, table in found.items():
+        _write_csv(name, table)
+    selectors = demonstrations_headline(found["demonstrations-cells"])
+    metrics = tables.metrics(cells) | ({"demonstrations": selectors} if selectors else {})
+    write_json(TABLES / "metrics.json", metrics)
+
+
+def demonstrations(params: Params, by: Uncertainty) -> dict[str, pd.DataFrame]:
+    """Tables of the demonstrations track by name, without rows where it has not run; raises as `run` does."""
+    if not prediction_files(SELECTIONS, params):
+        return demonstration_tables(pd.DataFrame(), {}, by)
+    outcomes = read_outcomes(SELECTIONS, params)
+    if strangers := sorted(set(outcomes["method"]) - set(SELECTORS)):
+        raise PredictionsError(
+            f"{SELECTIONS}: holds predictions of {', '.join(strangers)}; selectors are {', '.join(SELECTORS)}"
+        )
+    queries, examples = languages(DIALECTS / "test.jsonl"), languages(DIALECTS / "train.jsonl")
+    _check_known(outcomes, "id", queries, DIALECTS / "test.jsonl")
+    _check_known(outcomes.explode("shot_ids").dropna(subset="shot_ids"), "shot_ids", examples, DIALECTS / "train.jsonl")
+    outcomes["number"] = [queries[problem].dialect for problem in outcomes["id"]]
+    return demonstration_tables(outcomes, examples, by)
+
+
+def languages(path: Path) -> dict[str, Language]:
+    """Domain and dialect of every problem of a file by its id; one whose `meta` has no `dialect` is plain."""
+    if not path.exists():
+        raise PredictionsError(f"{path}: no such file; run `dialects` first")
+    return {r.id: Language(r.domain, (r.meta.model_extra or {}).get("dialect", 0)) for r in read_records(path)}
+
+
+def prediction_files(folder: Path, params: Params) -> list[Path]:
+    """This run's prediction files in a folder, those of sizes, seeds or variants no longer asked for left out."""
+    return sorted(path for path in folder.glob("*.jsonl") if params.concerns(path.stem))
 
 
 def read_outcomes(folder: Path, params: Params) -> pd.DataFrame:
     """Outcomes of this run's prediction files in `folder`, checked to be comparable; see `run` for what it raises."""
-    paths = sorted(path for path in folder.glob("*.jsonl") if params.concerns(path.stem))
+    paths = prediction_files(folder, params)
     if not paths:
         raise PredictionsError(f"{folder}: no prediction files (*.jsonl); run `evaluate` first")
     frames = {path: _read(path) for path in paths}
@@ -66,13 +106,13 @@ def read_outcomes(folder: Path, params: Params) -> pd.DataFrame:
                 f"in one of them only, such as {problem!r} with {shot_num} shots; evaluate both on the same test split"
             )
     outcomes = pd.concat(frames.values(), ignore_index=True)
-    trained = outcomes[outcomes["method"] != "base"].drop_duplicates(["method", "dataset_size", "seed"])
+    trained = outcomes[outcomes["dataset_size"] > 0].drop_duplicates(["method", "dataset_size", "seed"])
     for seed in sorted(trained["seed"].unique()):
         for (method, size), own in trained.groupby(["method", "dataset_size"]):
             if seed not in set(own["seed"]):
                 raise PredictionsError(
                     f"{folder}: no {Run(str(method), int(size), int(seed)).name}.jsonl, but others have this seed; "
-                    "run `evaluate` for it, or take the seed out of `seeds`"
+                    "evaluate it, or take the seed out of `seeds`"
                 )
     kinds = outcomes.groupby("id")["constrained"].nunique()
     if len(odd_ids := kinds.index[kinds > 1]):
@@ -104,6 +144,15 @@ def _read(path: Path) -> pd.DataFrame:
             f"{path}: {twice.sum()} duplicated rows (same id and shot_num), such as {problem!r} with {shot_num} shots"
         )
     return frame
+
+
+def _check_known(outcomes: pd.DataFrame, column: str, known: Container[str], source: Path) -> None:
+    for row in outcomes.drop_duplicates(column).itertuples():
+        if (problem := getattr(row, column)) not in known:
+            name = Run(row.method, row.dataset_size, row.seed).name
+            raise PredictionsError(
+                f"{SELECTIONS}/{name}.jsonl: problem {problem!r} is not in {source}; run `demonstrate` for it again"
+            )
 
 
 def _asked(frame: pd.DataFrame) -> list[tuple[str, int]]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from planward.curriculum.sets import training_set
 from planward.params import Params, ParamsError
-from planward.records import METHODS, Run, read_records, write_json, write_jsonl
+from planward.records import METHODS, Record, Run, read_records, write_json, write_jsonl
 from planward.stages.score import OUT as SCORE
 from planward.tasks import load_task
+from planward.tasks.fitting import drawn_shots
 
 OUT = Path("results/predictions")
 
@@ -24,7 +25,7 @@ def run(params: Params, run: Run) -> None:
     known = [*METHODS, *params.ablations.variants]
     if run.method not in known or (run.size == 0) != (run.method == "base"):
         raise ParamsError(f"evaluate: no model {run.name}; methods are {', '.join(known)}; size is 0 for base only")
-    from planward.evaluation.scoring import predictions, queries
+    from planward.evaluation.scoring import answers, predictions, queries
     from planward.training import models
 
     path = params.model.path if run.method == "base" else f"results/models/{run.name}"
@@ -36,8 +37,12 @@ def run(params: Params, run: Run) -> None:
     # The smallest set is inside all others, so every method sees the same examples and comparisons are paired.
     pool = training_set(read_records(SCORE / "train.jsonl"), params.dataset_sizes[0])
     task = load_task(params)
-    asked = queries(task, tokenizer, problems, pool, params)
-    own = params if run.method == "base" else params.model_copy(update={"seed": run.seed})
-    rows, metrics = predictions(task, model, tokenizer, asked, own, run.method, run.size)
+
+    def shots_of(problem: Record, count: int) -> list[Record]:
+        return drawn_shots(problem, pool, count, str(params.seed))
+
+    asked = queries(task, tokenizer, problems, shots_of, params.evaluate.shots, params)
+    answered = answers(task, model, tokenizer, asked, params)
+    rows, metrics = predictions(answered, tokenizer, run, params.seed if run.method == "base" else run.seed)
     write_jsonl(OUT / f"{run.name}.jsonl", (row.model_dump() for row in rows))
     write_json(OUT / f"{run.name}.json", metrics)

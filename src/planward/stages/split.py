@@ -18,13 +18,13 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from planward.params import Params
-from planward.pddl.canonical import canonical_hash, core_hash, fraction
+from planward.pddl.canonical import fraction
 from planward.pddl.expressions import PddlError, Unsupported
-from planward.pddl.language import load_domain, load_problem
 from planward.pddl.search import SearchLimit, Unsolvable
 from planward.records import Record, write_json, written
 from planward.tasks import PROBLEMS, load_task
 from planward.tasks.base import Task
+from planward.tasks.planning.identity import identified
 from planward.tasks.planning.references import reference_plan
 from planward.val import InputError
 
@@ -173,26 +173,6 @@ def check_by_val(record: Record, task: Task, judged: set[str]) -> None:
 def _inside(error: Exception) -> str:
     """The error's text with paths relative to the data root."""
     return str(error).replace(f"{PROBLEMS}/", "")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What a problem is up to renaming: with its constraints and, for choosing its side, without them."""
-
-    digest: str
-    core: str
-    constrained: bool
-
-
-def identified(domain_file: Path, problem_file: Path) -> Identity:
-    """A problem's digests; of the words themselves where the language is beyond the parser."""
-    try:
-        problem = load_problem(problem_file, load_domain(domain_file))
-    except Unsupported:
-        words = problem_file.read_text(encoding="utf-8").lower().split()
-        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
-        return Identity(digest, digest, "(:constraints" in words)
-    return Identity(canonical_hash(problem), core_hash(problem), bool(problem.constraints))
 
 
 def side_of(core: str, params: Params) -> str:

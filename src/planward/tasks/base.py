@@ -31,6 +31,10 @@ class Task(Protocol):
         """A random renaming of the problem's objects, the same for the same seed; empty where a task has none."""
         ...
 
+    def core(self, problem: Record) -> str:
+        """The same for problems that differ by the names of objects or by constraints only; others' differ."""
+        ...
+
     def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
         """The worked examples as they are, then the problem, renamed."""
         ...

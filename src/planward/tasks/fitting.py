@@ -58,3 +58,15 @@ def encode(tokenizer: Any, prompt: str | Messages) -> list[int]:
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
     return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False))
+
+
+def answer_ids(tokenizer: Any, problem: str, answer: str) -> list[int]:
+    """Return the token ids of an answer, closed by the end-of-sequence token: what a model writes behind its prompt.
+
+    Raises:
+        ValueError: the vocabulary lacks a word of the answer; the message names the problem.
+    """
+    ids = list(tokenizer(answer, add_special_tokens=False)["input_ids"])
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+        raise ValueError(f"problem {problem}: the reference answer holds a word outside the model's vocabulary")
+    return [*ids, tokenizer.eos_token_id]

@@ -11,6 +11,7 @@ from accelerate import PartialState
 
 from planward.params import Range
 from planward.records import Record
+from planward.tasks import fitting
 from planward.tasks.base import AS_IS, Alias, Messages, Task
 from planward.tasks.fitting import drawn_shots, encode, fit
 
@@ -75,14 +76,12 @@ def answer_ids(task: Task, tokenizer: Any, problem: Record, asked: Visit) -> lis
             they are written as one text, so that the model would learn a text no one writes.
     """
     answer = task.answer(problem, asked.alias)
-    ids = list(tokenizer(answer, add_special_tokens=False)["input_ids"])
-    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-        raise ValueError(f"problem {problem.id}: the reference answer holds a word outside the model's vocabulary")
+    ids = fitting.answer_ids(tokenizer, problem.id, answer)
     if isinstance(asked.prompt, str):
         joined = (encode(tokenizer, asked.prompt + between + answer) for between in ("", " "))
-        if asked.ids + ids not in joined:
+        if asked.ids + ids[:-1] not in joined:
             raise ValueError(f"problem {problem.id}: prompt and answer tokenise otherwise when they are joined")
-    return [*ids, tokenizer.eos_token_id]
+    return ids
 
 
 def check_references(task: Task, records: Sequence[Record]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import TrainerCallback
 
+from planward.curriculum.sets import balanced
 from planward.evaluation.generation import greedy_completions
 from planward.params import Params
 from planward.records import Record
@@ -68,12 +68,3 @@ class Validation(TrainerCallback):
         model.train(training)
         verdicts = map(self.task.verify, self.problems, completions)
         self.curves.add({"step": step, CURVE: fmean(verdict.success for verdict in verdicts)})
-
-
-def balanced(problems: Iterable[Record], count: int) -> list[Record]:
-    """The first `count` problems, the domains in turn and each in the order of ids."""
-    domains = defaultdict[str, list[Record]](list)
-    for problem in sorted(problems, key=lambda record: record.id):
-        domains[problem.domain].append(problem)
-    turns = [(place, name, own[place]) for name, own in domains.items() for place in range(len(own))]
-    return [problem for *_, problem in sorted(turns, key=lambda turn: turn[:2])[:count]]

@@ -98,7 +98,7 @@ def label_table(table: pd.DataFrame) -> Table:
 
 def _label_order(table: pd.DataFrame) -> list[str]:
     known = list(LABELS)
-    return sorted(set(table["label"]), key=lambda label: (known.index(label) if label in LABELS else 9, label))
+    return sorted(set(table["label"]), key=lambda label: (known.index(label) if label in LABELS else len(known), label))
 
 
 def constraint_tables(table: pd.DataFrame) -> list[Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ class Table:
     head: list[str]
     rows: list[list[Any]]  # the first cell of a row is its heading
     marks: Mapping[tuple[int, int], str] = field(default_factory=dict)  # best | tied, by row and column
+    heat: Mapping[tuple[int, int], float] = field(default_factory=dict)  # shade of a cell from 0 to 1; likewise
+    groups: Sequence[tuple[str, int]] = ()  # headings over so many columns, from the first on
 
 
 def points(difference: float, low: float, high: float) -> str:

@@ -23,19 +23,24 @@ def findings(paired: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> list[st
     seeds = int(cell["seeds"].iloc[0])
     rate = f"{100 * cell['success_rate'].iloc[0]:.1f} % of {cell['n'].iloc[0]} test problems"
     rate += f", the mean of {seeds} seeds" if seeds > 1 else ""
-    tally = []
-    for method, rows in mine.groupby("method_a", sort=False):
-        found = rows["difference"][rows["p_holm"] < alpha]
-        tally.append(
-            f"better than {method_title(str(method))} in {(found > 0).sum()}, worse in {(found < 0).sum()} "
-            f"and {TIED} in {len(rows) - len(found)}"
-        )
     return [
         f"With {shot_num} worked examples and N = {size}, {name} solves {rate}: "
         f"{', and '.join(_verdict(row, alpha) for row in here.itertuples())}.",
         f"Of {len(mine)} comparisons, one for each N, number of worked examples and other method, {name} is "
-        f"{'; '.join(tally)}.",
+        f"{tally(mine, alpha)}.",
     ]
+
+
+def tally(paired: pd.DataFrame, alpha: float) -> str:
+    """How often b is better than, worse than and tied with each other method: `better than base in 2, worse in ...`."""
+    counts = []
+    for method, rows in paired.groupby("method_a", sort=False):
+        found = rows["difference"][rows["p_holm"] < alpha]
+        counts.append(
+            f"better than {method_title(str(method))} in {(found > 0).sum()}, worse in {(found < 0).sum()} "
+            f"and {TIED} in {len(rows) - len(found)}"
+        )
+    return "; ".join(counts)
 
 
 def _verdict(row: Any, alpha: float) -> str:

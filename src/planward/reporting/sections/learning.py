@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -21,7 +21,7 @@ MAIN_CURVES = [
     *("zero_spread", "reward_by_domain"),
 ]
 TITLES = {"validation_success": "success on validation"}  # of curves whose name does not say enough
-TRAINING = re.compile(r"results/training/([^/]+)/metrics\.json")
+TRAINING = re.compile(r"results/(?:demonstrations/)?training/([^/]+)/metrics\.json")
 Curves = Mapping[str, Sequence[Point]]  # by name
 
 
@@ -60,16 +60,43 @@ def thinned(points: Sequence[Point], most: int = POINTS) -> list[Point]:
     return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
-def training_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table | None:
-    """The last value of every curve and the counts of each method and N, means over seeds."""
+def curve_panel(
+    heading: str,
+    runs: Mapping[int, Sequence[Sequence[Point]]],
+    x_label: str = "step",
+    y_range: Point | None = None,
+    marked: Mapping[int, Sequence[Point]] | None = None,
+) -> Markup:
+    """One panel of a curve: for each N the mean over the runs, and each run lightly where there are several.
+
+    `runs` holds the curves and `marked` the points to mark, both by N.
+    """
+    each = {f"N = {size}": [thinned(curve) for curve in curves] for size, curves in runs.items() if curves}
+    means = {f"N = {size}": thinned(mean_curve(curves)) for size, curves in runs.items() if curves}
+    faint = {label: curves for label, curves in each.items() if len(curves) > 1}
+    y_range = y_range or extent([*means.values(), *(curve for curves in faint.values() for curve in curves)])
+    at = {f"N = {size}": found for size, found in (marked or {}).items()}
+    return figures.lines(heading, means, x_label, y_range, faint=faint, marked=at)
+
+
+def extent(curves: Iterable[Sequence[Point]]) -> Point:
+    """The lowest and the highest value of several curves."""
+    values = [y for points in curves for _, y in points] or [0.0]
+    return min(values), max(values)
+
+
+def training_table(
+    metrics: Mapping[str, Mapping[str, Any]], methods: Sequence[str] = METHODS, caption: str = "Training in numbers"
+) -> Table | None:
+    """What the metrics files of training hold, for each of `methods` and N, means over seeds."""
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path, values in metrics.items():
         run = Run.parsed(found[1]) if (found := TRAINING.fullmatch(path)) else None
-        if run and run.method in METHODS:
+        if run and run.method in methods:
             runs[f"{run.method}-{run.size}"].append(dict(flat(values)))
     keys = sorted({key for seeds in runs.values() for values in seeds for key in values})
     rows = [[key, *(_mean(key, seeds) for seeds in runs.values())] for key in keys]
-    return Table("Training in numbers, means over seeds", ["metric", *runs], rows) if rows else None
+    return Table(f"{caption}, means over seeds", ["metric", *runs], rows) if rows else None
 
 
 def _rows(runs: Mapping[int, Sequence[Curves]], wanted: Callable[[str], bool]) -> list[list[Markup]]:
@@ -88,11 +115,9 @@ def _rows(runs: Mapping[int, Sequence[Curves]], wanted: Callable[[str], bool]) -
         }
         heading = TITLES.get(group, group.replace("_", " "))
         if names == [group]:
-            series = {f"N = {size}": lines[group] for size, lines in shown.items() if lines}
-            faint = {f"N = {n}": [thinned(run) for run in each[n][group]] for n in each if len(each[n][group]) > 1}
-            single.append(figures.lines(heading, series, "step", _span(series, faint), faint=faint))
+            single.append(curve_panel(heading, {size: lines[group] for size, lines in each.items()}))
             continue
-        span = _span({(size, name): points for size, lines in shown.items() for name, points in lines.items()})
+        span = extent(points for lines in shown.values() for points in lines.values())
         rows.append([])
         for size, lines in shown.items():
             colours = [place for place, name in enumerate(names) if name in lines]
@@ -100,12 +125,6 @@ def _rows(runs: Mapping[int, Sequence[Curves]], wanted: Callable[[str], bool]) -
             if series:
                 rows[-1].append(figures.lines(f"{heading}, N = {size}", series, "step", span, colours, colours))
     return [row for row in rows if row]
-
-
-def _span(series: Mapping[Any, Sequence[Point]], faint: Mapping[Any, Sequence[Sequence[Point]]] | None = None) -> Point:
-    every = [*series.values(), *(run for runs in (faint or {}).values() for run in runs)]
-    values = [y for points in every for _, y in points] or [0.0]
-    return min(values), max(values)
 
 
 def _mean(key: str, seeds: Sequence[Mapping[str, Any]]) -> str:

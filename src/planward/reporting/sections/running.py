@@ -15,7 +15,7 @@ TROUBLE = {  # a key of a metrics file that matches and is not zero needs an exp
     r"disagree|verifier_error": "verdicts that VAL did not reach or on which the two verifiers differ",
     r"fallback": "the curriculum asked for an empty bucket and drew from the nearest one",
     r"unmatched": "file names that match no difficulty pattern: score 0, bucket easy",
-    r"drop": "worked examples left out of training prompts that were too long",
+    r"shots_dropped": "worked examples left out of training prompts that were too long",
 }
 
 
@@ -32,7 +32,7 @@ def troubles(results: Results, params: Params) -> list[tuple[str, str, str]]:
             )
         for key, value in flat(values):
             for pattern, meaning in TROUBLE.items():
-                if re.search(pattern, key) and isinstance(value, (int, float)) and value and "predictions/" not in path:
+                if re.search(pattern, key) and isinstance(value, (int, float)) and value:
                     found.append((f"{key} = {number(value)}", meaning, path))
     found += [
         (str(count), "prompts with fewer worked examples than asked for, to fit", path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
 
@@ -17,6 +17,7 @@ from planward.pddl.simulation import PlanChecker
 from planward.records import Label, Outcome, Record, Verdict
 from planward.tasks.base import AS_IS, Alias, Messages
 from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.identity import identified
 from planward.tasks.planning.prompt import compact_prompt, full_prompt
 from planward.tasks.planning.reward import reward
 
@@ -33,6 +34,7 @@ class PlanningTask:
         self.params, self.root = params, root
         self.problem = lru_cache(maxsize=4096)(self._problem)
         self.checker = lru_cache(maxsize=64)(lambda *files: PlanChecker(self.problem(*files)))
+        self.core_of = cache(lambda *files: identified(*(root / file for file in files)).core)
 
     def alias(self, problem: Record, seed: str) -> Alias:
         """Names exchanged as `pddl.renaming` allows; none for PDDL that only VAL reads."""
@@ -40,6 +42,10 @@ class PlanningTask:
             return random_names(self._parsed(problem), Random(f"{seed}:{problem.id}"))
         except Unsupported:
             return AS_IS
+
+    def core(self, problem: Record) -> str:
+        """The problem's digest without constraints; of its words for PDDL that only VAL reads."""
+        return str(self.core_of(problem.meta.domain_file, problem.meta.problem_file))
 
     def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
         if self.params.prompt.style == "compact":

@@ -1,0 +1,1 @@
+"""Choosing worked examples for a frozen model's prompts: beams, pointer selector, its training."""
