@@ -16,6 +16,11 @@ dvc = Repo(_wait_for_lock=True)
 graph = dvc.index.graph  # an edge leads from a stage to one that it needs
 has_gpu = shutil.which("nvidia-smi") is not None
 
+# Of two stages that could run, the one with the longer way to the end goes first.
+way = {}
+for stage in nx.topological_sort(graph):  # those that need a stage come before it
+    way[stage] = 1 + max((way[later] for later in graph.predecessors(stage)), default=0)
+
 # What DVC finds stale, and all that follows, gets an input newer than its outputs;
 # everything else gets its inputs marked as ancient: file times decide nothing.
 now = Path(".snakemake/now")
@@ -57,6 +62,7 @@ def declare(stage):
         output: list(makes(stage))
         log: f"logs/{stage.name}.log"
         threads: options.get("threads", 1)
+        priority: way[stage]
         resources: **resources
         shell: f"PLANWARD_THREADS={{threads}} dvc --wait-for-lock repro --single-item {stage.name} > {{log}} 2>&1"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from planward.demonstrations.pointer import Pointer, load_pointer
 from planward.demonstrations.pools import candidate_pool
 from planward.demonstrations.validation import Validation
 from planward.params import Params, ParamsError
-from planward.records import POINTERS, RULES, Record, Run, read_records
+from planward.records import POINTERS, RULES, Record, Run, VerifierError, read_records
 from planward.stages import beams, demonstrate, dialects, embed, problems, score, selector, split
 from planward.tasks import load_task
 from planward.training.models import load
@@ -130,12 +131,23 @@ class Problems:
         )[0, ids.shape[1] :]
         return self.task.verify(self.by_id[query], self.tokenizer.decode(tokens, skip_special_tokens=True)).success
 
-    def validated(self, count: Callable[[], None] = lambda: None) -> Validation:
-        """`Validation` on the validation problems; `count` is called at every forward pass of the model."""
-        self.model.register_forward_pre_hook(lambda *_: count())
-        pools = {query.id: [self.by_id[shot] for shot in self.pool(query)] for query in self.validation}
-        embeddings = read_embeddings(embed.EMBEDDINGS)
-        return Validation(self.task, self.model, self.tokenizer, self.validation, pools, embeddings, self.params)
+
+class Answers:
+    """In the model's place: right under about half of the prompts that are expected; notes what it is asked."""
+
+    def __init__(self, known: Problems, expected: Iterable[tuple[str, list[str]]]) -> None:
+        self.known, self.asked = known, list[str]()
+        self.query = {known.prompt(query, shots): query for query, shots in expected}
+        self.prompt = {tuple(known.tokenizer(prompt)["input_ids"]): prompt for prompt in self.query}
+
+    def right(self, prompt: str) -> bool:
+        return crc32(prompt.encode()) % 2 == 0
+
+    def __call__(self, _model: Any, _tokenizer: Any, prompts: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[str]:
+        new = [self.prompt[tuple(prompt)] for prompt in prompts]
+        self.asked += new
+        known = self.known
+        return [known.task.answer(known.by_id[self.query[own]]) if self.right(own) else "" for own in new]
 
 
 def stored(name: str) -> dict[str, Any]:
@@ -181,6 +193,18 @@ def test_a_beams_verdict_is_that_on_the_models_own_answer_behind_its_shots(insid
     assert verdicts == {(query, shots): known.succeeds(query, list(shots)) for query, shots in verdicts}
     assert set(verdicts.values()) == {True, False}
     assert {beam.success for own in read_beams(OUT / "beams/test.json", known.by_id) for beam in own.beams} == {None}
+
+
+def test_a_beam_is_asked_for_with_its_shots_in_their_order(inside: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Problems(inside)
+    found = read_beams(OUT / "beams/train.json", known.by_id)
+    prompts = [(own.query, list(beam.shots)) for own in found for beam in own.beams]
+    model = Answers(known, prompts)
+    monkeypatch.setattr("planward.evaluation.scoring.greedy_completions", model)
+    judged = beams.with_verdicts(found, known.by_id, known.task, known.model, known.tokenizer, inside)
+    verdicts = [beam.success for own in judged for beam in own.beams]
+    assert verdicts == [model.right(known.prompt(*one)) for one in prompts]
+    assert set(verdicts) == {True, False}
 
 
 def test_the_same_run_twice_gives_the_same_bytes(copied: Params) -> None:
@@ -285,30 +309,47 @@ def test_every_verdict_on_a_selectors_answers_is_vals(inside: Params) -> None:
     assert len(labels) > 1
 
 
-def test_validation_is_the_success_under_the_pointers_choices_and_asks_nothing_twice(inside: Params) -> None:
-    known, passes = Problems(inside), list[None]()
-    validation = known.validated(lambda: passes.append(None))
-    trained = load_pointer(selector.SELECTORS / f"pointer-sft-{SIZE}-{SEED}")
+def test_a_broken_val_stops_the_stage_and_no_prediction_is_written(
+    copied: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(demonstrate.OUT)
+    monkeypatch.setenv("VAL_BINARY", "nowhere/Validate")
+    with pytest.raises(VerifierError):
+        demonstrate.run(copied, 0, 0)
+    assert not demonstrate.OUT.exists()
+
+
+def validated(known: Problems) -> Validation:
+    """`Validation` on the validation problems, which has asked nothing yet."""
+    pools = {query.id: [known.by_id[shot] for shot in known.pool(query)] for query in known.validation}
+    embeddings = read_embeddings(embed.EMBEDDINGS)
+    return Validation(known.task, known.model, known.tokenizer, known.validation, pools, embeddings, known.params)
+
+
+def validation_prompts(known: Problems, pointer: Pointer) -> list[tuple[str, list[str]]]:
+    """Queries with the examples that are to stand in their prompts, for one example and for two."""
+    choices = {query.id: greedy_choice(pointer, query.id, known.pool(query), 2) for query in known.validation}
+    return [(query, chosen[:k][::-1]) for query, chosen in choices.items() for k in (1, 2)]
+
+
+def test_validation_is_the_models_success_under_the_pointers_choices(inside: Params) -> None:
+    known, pointer = Problems(inside), load_pointer(selector.SELECTORS / f"pointer-sft-{SIZE}-{SEED}")
+    found = [known.succeeds(query, shots) for query, shots in validation_prompts(known, pointer)]
+    assert validated(known)(pointer) == pytest.approx(fmean(found))
+
+
+def test_validation_asks_nothing_twice(inside: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Problems(inside)
+    trained, turned = (load_pointer(selector.SELECTORS / f"pointer-sft-{SIZE}-{SEED}") for _ in range(2))
+    turned.greedy = lambda *asked: trained.greedy(*asked).flip(1)  # type: ignore[method-assign]
     torch.manual_seed(3)
     other = Pointer(trained.embedding_size, inside.demonstrations.pointer).eval()
-
-    def choices(pointer: Pointer) -> dict[tuple[str, ...], tuple[str, list[str]]]:
-        asked = {}
-        for query in known.validation:
-            chosen = greedy_choice(pointer, query.id, known.pool(query), 2)
-            for shots in (chosen[:1], chosen[::-1]):
-                asked[query.id, *shots] = query.id, shots
-        return asked
-
-    first, second = choices(trained), choices(other)
-    assert set(second) - set(first)
-    value = validation(trained)
-    once = len(passes)
-    assert once > 0
-    assert validation(trained) == value
-    assert len(passes) == once
-    mixed = validation(other)  # some of it known, most of it new
-    assert len(passes) > once
-    assert known.validated()(other) == mixed
-    assert value == pytest.approx(fmean(known.succeeds(*one) for one in first.values()))
-    assert mixed == pytest.approx(fmean(known.succeeds(*one) for one in second.values()))
+    prompts = {pointer: validation_prompts(known, pointer) for pointer in (trained, turned, other)}
+    model = Answers(known, [one for own in prompts.values() for one in own])
+    monkeypatch.setattr("planward.evaluation.scoring.greedy_completions", model)
+    validation = validated(known)
+    for pointer in (trained, trained, turned, other, trained):
+        found = [model.right(known.prompt(*one)) for one in prompts[pointer]]
+        assert validation(pointer) == pytest.approx(fmean(found))
+    assert len(set(model.asked)) == len(model.asked)
+    assert set(model.asked) == set(model.query)

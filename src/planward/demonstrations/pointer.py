@@ -187,8 +187,10 @@ def load_pointer(folder: Path) -> Pointer:
     """Read what `save_pointer` wrote; the pointer is in evaluation mode.
 
     Raises:
-        ValueError: the two files do not belong together, or config.json is no pointer's.
+        ValueError: there is no pointer, its two files do not belong together, or config.json is no pointer's.
     """
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder}: holds no {CONFIG}; train this selector first")
     try:
         config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         pointer = Pointer(config.pop("embedding_size"), params.Pointer.model_validate(config))

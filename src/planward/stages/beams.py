@@ -13,6 +13,7 @@ from planward.params import Params
 from planward.records import Record, read_records, write_json
 from planward.stages.dialects import OUT as DIALECTS
 from planward.stages.dialects import PROBLEMS
+from planward.stages.embed import frozen_model
 from planward.tasks import load_task
 from planward.tasks.base import Task
 
@@ -37,17 +38,15 @@ def run(params: Params, split: Split) -> None:
     from planward.demonstrations.pools import candidate_pool
     from planward.demonstrations.quality import beam_quality, quality
     from planward.demonstrations.search import found_beams
-    from planward.training import models
 
     settings, task = params.demonstrations, load_task(params, PROBLEMS)
-    limit = params.prompt.max_tokens + params.prompt.max_completion_tokens
-    model, tokenizer = models.load(params.model, str(settings.model), limit, params.seed)
     training = list(read_records(DIALECTS / "train.jsonl"))
     if split == "train":
         queries = training_set(training, params.dataset_sizes[-1])
     else:
         queries = balanced(read_records(DIALECTS / "test.jsonl"), settings.test)
     pools = {q.id: candidate_pool(q, training, task.core, settings.pool, str(params.seed)) for q in queries}
+    model, tokenizer = frozen_model(params)
     tally = Counter[str]()
     found = found_beams(
         task, model, tokenizer, queries, pools, settings, params.prompt, tally=tally, precision=settings.precision

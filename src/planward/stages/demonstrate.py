@@ -12,7 +12,7 @@ from planward.records import POINTERS, RULES, Record, Run, read_records, write_j
 from planward.stages.beams import OUT as BEAMS
 from planward.stages.dialects import OUT as DIALECTS
 from planward.stages.dialects import PROBLEMS
-from planward.stages.embed import EMBEDDINGS
+from planward.stages.embed import EMBEDDINGS, frozen_model
 from planward.stages.selector import SELECTORS
 from planward.tasks import load_task
 from planward.tasks.base import Task
@@ -28,11 +28,8 @@ def run(params: Params, size: int, seed: int) -> None:
     """
     from planward.demonstrations.selection import prompt_order
     from planward.evaluation.scoring import answers, predictions, queries
-    from planward.training import models
 
     settings, task = params.demonstrations, load_task(params, PROBLEMS)
-    limit = params.prompt.max_tokens + params.prompt.max_completion_tokens
-    model, tokenizer = models.load(params.model, str(settings.model), limit, params.seed)
     problems = balanced(read_records(DIALECTS / "test.jsonl"), settings.test)
     if not problems:
         raise ValueError(f"{DIALECTS}/test.jsonl is empty: bring more problems or raise split.test")
@@ -40,6 +37,7 @@ def run(params: Params, size: int, seed: int) -> None:
         [Run(method, size, seed) for method in (POINTERS if size else RULES)],
         range(1, settings.shot_num + 1),
     )
+    model, tokenizer = frozen_model(params)
     wanted = {
         run: queries(task, tokenizer, problems, prompt_order(choices), counts, params)
         for run, choices in choices_of(runs, problems, task, params).items()
@@ -55,7 +53,7 @@ def choices_of(
     runs: Sequence[Run], queries: Sequence[Record], task: Task, params: Params
 ) -> dict[Run, dict[str, list[Record]]]:
     """The examples that each selector takes for each query, by the query's id."""
-    from planward.demonstrations.beams import read_beams
+    from planward.demonstrations.beams import BeamsError, read_beams
     from planward.demonstrations.embeddings import read_embeddings
     from planward.demonstrations.pointer import load_pointer
     from planward.demonstrations.pools import candidate_pool
@@ -72,6 +70,11 @@ def choices_of(
 
     def best_beams() -> dict[str, list[Record]]:
         found = {beams.query: beams.beams[0].shots for beams in read_beams(BEAMS / "test.json", by_id)}
+        if missing := [query.id for query in queries if len(found.get(query.id, ())) < most]:
+            raise BeamsError(
+                f"{BEAMS}/test.json has no beam of {most} examples for {len(missing)} queries, such as {missing[0]}: "
+                "run `planward beams --split test` anew"
+            )
         return {query.id: [by_id[shot] for shot in reversed(found[query.id])] for query in queries}
 
     rules: dict[str, Callable[[], dict[str, list[Record]]]] = {

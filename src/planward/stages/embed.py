@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planward.params import Params
+from planward.params import Params, ParamsError
 from planward.records import Record, read_records, write_json
 from planward.stages.dialects import OUT as DIALECTS
 from planward.stages.dialects import PROBLEMS, dialect_name
@@ -65,12 +65,22 @@ def raw_embeddings(problems: Sequence[Record], training: int, params: Params) ->
     if settings.embeddings == "tfidf":
         texts = [text(task.prompt(record, [])) for record in problems]
         return embeddings.tfidf_embeddings(texts[:training], texts)
-    from planward.training import models
-
-    limit = params.prompt.max_tokens + params.prompt.max_completion_tokens
-    model, tokenizer = models.load(params.model, str(settings.model), limit, params.seed)
+    model, tokenizer = frozen_model(params)
     prompts = [prompt_tokens(task, record, tokenizer, params.prompt.max_tokens) for record in problems]
     return embeddings.model_embeddings(model, prompts, settings.batch_tokens, settings.layers)
+
+
+def frozen_model(params: Params) -> tuple[Any, Any]:
+    """The language model that examples are chosen for, and its tokenizer; raises ParamsError where there is none."""
+    from planward.training import models
+
+    folder, limits = params.demonstrations.model, params.prompt
+    if not folder.is_dir():
+        raise ParamsError(
+            f"params.yaml: demonstrations.model: there is no folder {folder}; name one that holds a model, "
+            "or run the stage that trains it"
+        )
+    return models.load(params.model, str(folder), limits.max_tokens + limits.max_completion_tokens, params.seed)
 
 
 def prompt_tokens(task: Task, problem: Record, tokenizer: Any, limit: int) -> list[int]:

@@ -13,7 +13,7 @@ from planward.records import Record, Run, read_records, write_json, written
 from planward.stages.beams import OUT as BEAMS
 from planward.stages.dialects import OUT as DIALECTS
 from planward.stages.dialects import PROBLEMS
-from planward.stages.embed import EMBEDDINGS
+from planward.stages.embed import EMBEDDINGS, frozen_model
 from planward.tasks import load_task
 
 SELECTORS = Path("results/demonstrations/selectors")
@@ -41,7 +41,6 @@ def run(params: Params, run: Run) -> None:
     from planward.demonstrations.pointer import Pointer, load_pointer, save_pointer
     from planward.demonstrations.pools import candidate_pool
     from planward.demonstrations.validation import Validation
-    from planward.training import models
 
     settings, task, training = (
         params.demonstrations,
@@ -63,9 +62,10 @@ def run(params: Params, run: Run) -> None:
     else:
         pointer = Pointer(len(next(iter(embeddings.values()))), settings.pointer)
     frozen = load_pointer(SELECTORS / replace(run, method="pointer-sft").name) if run.method == "pointer-grpo" else None
-    limit = params.prompt.max_tokens + params.prompt.max_completion_tokens
-    model, tokenizer = models.load(params.model, str(settings.model), limit, params.seed)
+    model, tokenizer = frozen_model(params)
     held_out = balanced(read_records(DIALECTS / "validation.jsonl"), settings.validation)
+    if not held_out:
+        raise ValueError(f"{DIALECTS}/validation.jsonl is empty: bring more problems or raise split.validation")
     pools = {query.id: pool(query) for query in held_out}
     validation = Validation(task, model, tokenizer, held_out, pools, embeddings, params)
     checkpoints = CHECKPOINTS / run.name
