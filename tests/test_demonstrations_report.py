@@ -505,3 +505,13 @@ def test_prompts_that_lost_an_example_are_told(tree: Path, params: Params) -> No
     trouble = html[html.index("Look at these first") : html.index('id="results"')]
     assert "<strong>1</strong>: prompts with fewer worked examples than asked for" in trouble
     assert "results/demonstrations/predictions/similarity-0.jsonl" in trouble
+
+
+def test_page_says_which_phases_kept_the_weights_they_had_started_from(tree: Path, params: Params) -> None:
+    write_training(tree)
+    assert "No epoch of" not in section(page(tree, params))
+    for size in SIZES:
+        path = tree / f"results/demonstrations/training/pointer-rce-{size}-3407/epochs.csv"
+        path.write_text("epoch,loss,validation_success,kept\n0,,0.5,True\n1,0.1,0.4,False\n", encoding="utf-8")
+    sizes = ", ".join(map(str, SIZES))
+    assert f"No epoch of RCE at N = {sizes} did better on validation" in section(page(tree, params))

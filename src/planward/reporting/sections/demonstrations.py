@@ -27,6 +27,7 @@ from planward.reporting.sections.selectors import (
     quality_table,
     search_table,
     training_panels,
+    unmoved,
 )
 
 BEAMS = "results/demonstrations/beams/train-metrics.json"
@@ -70,7 +71,7 @@ def demonstrations(results: Results, params: Params) -> Section | None:
         model=str(params.demonstrations.model),
         most=int(cells["shot_num"].max()),
         last=last,
-        findings=findings(cells, paired, alpha),
+        findings=[*findings(cells, paired, alpha), *unmoved(found.epochs)],
         heat=heat_table("Success in percent, with its interval, by worked examples in the prompt", cells, kinds[:1]),
         uncertainty=uncertainty_note(_of(cells, ALL), params.compare.confidence),
         groups=heat_table("Success in percent on plain problems and in dialects", cells, kinds[1:]),

@@ -69,6 +69,22 @@ def epochs_table(epochs: Mapping[Run, pd.DataFrame]) -> Table | None:
     return Table("Epochs of each phase", head, rows) if rows else None
 
 
+def unmoved(epochs: Mapping[Run, pd.DataFrame]) -> list[str]:
+    """A sentence on the phases that kept the weights they started from; none where there is no such phase."""
+    still: dict[str, list[str]] = defaultdict(list)
+    for run in sorted(epochs, key=_order):
+        kept = _kept_rows(epochs[run])
+        if len(kept) and not kept.iloc[-1]["epoch"]:
+            still[run.method].append(str(run.size))
+    if not still:
+        return []
+    parts = [f"{PHASES[method]} at N = {', '.join(dict.fromkeys(sizes))}" for method, sizes in still.items()]
+    return [
+        f"No epoch of {' and of '.join(parts)} did better on validation than the weights it had started from: "
+        "these were kept, so the selector there is the one of the phase before."
+    ]
+
+
 def quality_table(metrics: Mapping[str, Any]) -> Table | None:
     """Measures of the training beams: of all queries, of each domain's, of those of each N."""
     parts = {"all": metrics.get("all", {})} | metrics.get("domains", {})
