@@ -87,7 +87,7 @@ def main() -> None:
             kept.extend(zip(sequences, values, strict=True))
             return values
 
-        found, *seconds = timed(lambda score=score: best_sequences(sizes, score, *widths))
+        (found, _), *seconds = timed(lambda score=score: best_sequences(sizes, score, *widths))
         rates[precision] = (len(kept) / seconds[0], len(kept) / seconds[1])
         best = sum(beams[0][1] for beams in found) / count
         print(f"search in {precision}: {len(kept)} sequences, {seconds[0]:.1f} s; best beams score {best:.3f} nats")
