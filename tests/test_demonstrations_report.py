@@ -348,7 +348,8 @@ def test_page_says_how_the_selectors_compare(done: Path) -> None:
     html = html_of(done)
     found = section(html)
     sentence = (
-        "With worked examples chosen by pointer-grpo (N = 200), the frozen model solves 78.1 % of 32 test problems"
+        "With worked examples chosen by pointer-grpo (N = 200), the frozen model solves 78.1 % of 32 test problems "
+        "(8 plain, 24 in dialects), over all numbers of examples"
     )
     assert sentence in html[: html.index('<h2 id="demonstrations">')]  # among the results of the page
     assert sentence in found

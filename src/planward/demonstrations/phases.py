@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from planward.demonstrations import objectives
 from planward.demonstrations.beams import QueryBeams
-from planward.demonstrations.pointer import Pointer
+from planward.demonstrations.pointer import Pointer, padded_pools
 from planward.params import Demonstrations, SelectorGrpo, SelectorPhase, SelectorSft
 from planward.records import replaced
 
@@ -145,9 +145,7 @@ def grouped(examples: Sequence[Example]) -> Groups:
 
 def padded(examples: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries [Q, D], pools padded to the largest [Q, P, D], and where these hold candidates [Q, P]."""
-    sizes = torch.tensor([len(example.pool) for example in examples])
-    pool = torch.nn.utils.rnn.pad_sequence([example.pool for example in examples], batch_first=True)
-    mask = torch.arange(pool.shape[1]) < sizes[:, None]
+    pool, mask = padded_pools([example.pool for example in examples])
     query = torch.stack([example.query for example in examples])
     return query.to(device), pool.to(device), mask.to(device)
 

@@ -9,6 +9,7 @@ and order.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -174,6 +175,13 @@ class _Layer(nn.Module):
         seen, _ = self.attention(asked, candidates, candidates, key_padding_mask=~mask, need_weights=False)
         looked: torch.Tensor = states + self.dropout(seen)
         return looked + cast(torch.Tensor, self.dropout(self.network(self.network_norm(looked))))
+
+
+def padded_pools(pools: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pools [P_i, D] as one tensor [Q, P, D], zeros behind the shorter ones, and what of it is theirs [Q, P]."""
+    pool = torch.nn.utils.rnn.pad_sequence(list(pools), batch_first=True)
+    lengths = torch.tensor([len(own) for own in pools])
+    return pool, torch.arange(pool.shape[1]) < lengths[:, None]
 
 
 def save_pointer(pointer: Pointer, folder: Path) -> None:

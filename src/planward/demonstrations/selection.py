@@ -12,7 +12,7 @@ from random import Random
 import torch
 from torch.nn.functional import cosine_similarity
 
-from planward.demonstrations.pointer import Pointer
+from planward.demonstrations.pointer import Pointer, padded_pools
 from planward.records import Record
 
 
@@ -60,20 +60,13 @@ def pointer_shots(
     if not queries:
         return {}
     vectors = torch.stack([embeddings[query.id] for query in queries])
-    pool, mask = padded([torch.stack([embeddings[shot.id] for shot in own]) for own in candidates])
+    pool, mask = padded_pools([torch.stack([embeddings[shot.id] for shot in own]) for own in candidates])
     device = next(pointer.parameters()).device
     chosen = pointer.greedy(vectors.to(device), pool.to(device), mask.to(device), count).tolist()
     return {
         query.id: [own[place] for place in places]
         for query, own, places in zip(queries, candidates, chosen, strict=True)
     }
-
-
-def padded(pools: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pools [P_i, D] as one tensor [Q, P, D], zeros behind the shorter ones, and what of it is theirs [Q, P]."""
-    pool = torch.nn.utils.rnn.pad_sequence(list(pools), batch_first=True)
-    lengths = torch.tensor([len(own) for own in pools])
-    return pool, torch.arange(pool.shape[1]) < lengths[:, None]
 
 
 def _by_id(pool: Sequence[Record]) -> list[Record]:

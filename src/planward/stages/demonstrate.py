@@ -33,10 +33,8 @@ def run(params: Params, size: int, seed: int) -> None:
     problems = balanced(read_records(DIALECTS / "test.jsonl"), settings.test)
     if not problems:
         raise ValueError(f"{DIALECTS}/test.jsonl is empty: bring more problems or raise split.test")
-    runs, counts = (
-        [Run(method, size, seed) for method in (POINTERS if size else RULES)],
-        range(1, settings.shot_num + 1),
-    )
+    runs = [Run(method, size, seed) for method in (POINTERS if size else RULES)]
+    counts = range(1, settings.shot_num + 1)
     model, tokenizer = frozen_model(params)
     wanted = {
         run: queries(task, tokenizer, problems, prompt_order(choices), counts, params)
@@ -59,11 +57,8 @@ def choices_of(
     from planward.demonstrations.pools import candidate_pool
     from planward.demonstrations.selection import pointer_shots, random_shots, similar_shots
 
-    most, seed, training = (
-        params.demonstrations.shot_num,
-        str(params.seed),
-        list(read_records(DIALECTS / "train.jsonl")),
-    )
+    most, seed = params.demonstrations.shot_num, str(params.seed)
+    training = list(read_records(DIALECTS / "train.jsonl"))
     pools = {q.id: candidate_pool(q, training, task.core, params.demonstrations.pool, seed) for q in queries}
     by_id = {record.id: record for record in [*training, *queries]}
     embeddings = read_embeddings(EMBEDDINGS, by_id)

@@ -42,11 +42,8 @@ def run(params: Params, run: Run) -> None:
     from planward.demonstrations.pools import candidate_pool
     from planward.demonstrations.validation import Validation
 
-    settings, task, training = (
-        params.demonstrations,
-        load_task(params, PROBLEMS),
-        list(read_records(DIALECTS / "train.jsonl")),
-    )
+    settings, task = params.demonstrations, load_task(params, PROBLEMS)
+    training = list(read_records(DIALECTS / "train.jsonl"))
 
     def pool(query: Record) -> list[Record]:
         return candidate_pool(query, training, task.core, settings.pool, str(params.seed))

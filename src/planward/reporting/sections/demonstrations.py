@@ -108,8 +108,8 @@ def findings(cells: pd.DataFrame, paired: pd.DataFrame, alpha: float) -> list[st
     if row := against.get("similarity"):
         sentences.append(
             f"With worked examples chosen by {FOCUS} (N = {last}), the frozen model solves {100 * rates[FOCUS]:.1f} % "
-            f"of {row.n} test problems, over all numbers of examples; with those chosen by similarity, "
-            f"{100 * rates['similarity']:.1f} %: {_verdict(row)}."
+            f"of {row.n} test problems{_make_up(cells)}, over all numbers of examples; with those chosen by "
+            f"similarity, {100 * rates['similarity']:.1f} %: {_verdict(row)}."
         )
     rivals = single[single["method_a"] != CEILING]
     if len(rivals):
@@ -210,6 +210,14 @@ def _points(row: Any) -> str:
 
 def _is_all(table: pd.DataFrame, column: str) -> pd.Series:
     return table[column].astype(str) == ALL
+
+
+def _make_up(cells: pd.DataFrame) -> str:
+    """How many problems are plain and how many in dialects; nothing where all are of one kind."""
+    if len(_kinds(cells)) == 1:
+        return ""
+    plain, dialects = (int(_of(cells, kind)["n"].iloc[0]) for kind in (PLAIN, DIALECTS))
+    return f" ({plain} plain, {dialects} in dialects)"
 
 
 def _of(table: pd.DataFrame, kind: str) -> pd.DataFrame:
