@@ -50,7 +50,7 @@ from planward.pddl.grounding import ground_problem
 from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.signature import Types
 from planward.records import Label, Outcome, VerifierError, read_records
-from planward.stages.problems import pddl_records
+from planward.tasks.planning.sources import pddl_records
 
 ROOT = Path(__file__).resolve().parent.parent
 SORTS = ("", "safety", "any")  # of generated problems

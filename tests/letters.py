@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from planward.params import Params, load_params
 from planward.records import Meta, Record, Verdict
 from planward.tasks.base import AS_IS, Alias, Messages
+from planward.tasks.planning.examples import drawn_shots
 
 DOMAINS = ("copy", "double", "first", "last")
 LETTERS = "abcdef"
@@ -36,6 +37,9 @@ class Letters:
         domain, *word = problem.prompt.split()
         return " ".join([domain, *(str(word.index(letter)) for letter in word)])
 
+    def shots(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
+        return drawn_shots(problem, pool, count, seed)
+
     def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
         parts = [f"{shot.prompt} : {self.answer(shot)} ;" for shot in shots]
         return " ".join([*parts, renamed(problem.prompt, alias), ":"])
@@ -50,9 +54,9 @@ class Letters:
     def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:
         wanted, got = self.answer(problem).split(), self.original(completion, alias).split()
         if wanted == got:
-            return Verdict("right", 1.0, plan=completion)
+            return Verdict("right", 1.0, True, plan=completion)
         common = (Counter(wanted) & Counter(got)).total() / max(len(wanted), len(got))
-        return Verdict("wrong" if got else "empty", -1 + 0.9 * common, plan=completion)
+        return Verdict("wrong" if got else "empty", -1 + 0.9 * common, False, plan=completion)
 
     def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
         return [self.verify(problem, completion) for problem, completion in pairs]
@@ -106,7 +110,7 @@ def schedule(records: Sequence[Record], steps: int, batch_size: int) -> list[dic
     return rows
 
 
-def params(**sections: dict[str, Any]) -> Params:
+def params(**sections: Any) -> Params:
     """Return the project's parameters, made small, with `sections` laid over them."""
     small: dict[str, dict[str, Any]] = {
         "prompt": {"max_tokens": 32, "max_completion_tokens": 8},
@@ -126,7 +130,7 @@ def params(**sections: dict[str, Any]) -> Params:
     raw["ablations"] |= {"run": [], "variants": {}}
     for overlay in (small, sections):
         for section, values in overlay.items():
-            raw[section] |= values
+            raw[section] = values if isinstance(values, list) else raw[section] | values
     return Params.model_validate(raw)
 
 

@@ -22,7 +22,7 @@ from planward.pddl.safety import CONSTRAINTS
 from planward.pddl.signature import Atom
 from planward.pddl.simulation import check_plan
 from planward.records import Label
-from planward.stages.problems import distinct_instances
+from planward.tasks.planning.sources import distinct_instances
 
 HARBOUR = """
 (define (domain harbour) (:requirements :typing) (:types ship port) (:constants home away - port)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from planward.curriculum.buckets import distribution, thresholds
 from planward.curriculum.decks import Slot
-from planward.curriculum.difficulty import difficulty_score
 from planward.curriculum.schedule import build_schedule, phase_at, schedule_columns, schedule_metrics
 from planward.curriculum.sets import training_set
 from planward.params import BUCKETS, Params, Percentiles, Phase
 from planward.records import Meta, Record
+from planward.tasks.planning.difficulty import difficulty_score
 
 # Score -> problems, 500 a domain, and the percentiles and buckets that are known of them.
 KNOWN = {

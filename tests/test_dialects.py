@@ -40,8 +40,8 @@ from planward.pddl.simulation import PlanChecker, check_plan
 from planward.records import Label, read_records
 from planward.stages import problems as problems_stage
 from planward.stages import split as split_stage
-from planward.tasks import load_task
-from planward.tasks.fitting import drawn_shots
+from planward.tasks import PROBLEMS, load_task
+from planward.tasks.planning.examples import drawn_shots
 from planward.tasks.planning.prompt import compact_prompt
 
 SIZES = {
@@ -175,14 +175,14 @@ def test_a_dialect_changes_nothing_but_actions_and_marker() -> None:
 def test_problems_are_dealt_evenly_to_dialects(project: Path, small: Callable[..., Params]) -> None:
     params, plain = small(problems={"dialects": 3}), small()
     problems_stage.run(plain)
-    before = list(read_records(problems_stage.OUT / "problems.jsonl"))
+    before = list(read_records(PROBLEMS / "problems.jsonl"))
     assert {record.meta.model_extra["dialect"] for record in before} == {0}
     problems_stage.run(params)
-    records = list(read_records(problems_stage.OUT / "problems.jsonl"))
+    records = list(read_records(PROBLEMS / "problems.jsonl"))
     numbers = Counter((record.domain, record.meta.model_extra["dialect"]) for record in records)
     assert set(numbers.values()) == {4}
     assert [record.meta.problem_file for record in records] == [record.meta.problem_file for record in before]
-    task = load_task(params, project / problems_stage.OUT)
+    task = load_task(params, project / PROBLEMS)
     hashes = Counter[str]()
     for record, plainly in zip(records, before, strict=True):
         number = record.meta.model_extra["dialect"]

@@ -16,7 +16,8 @@ from planward.params import Params, ParamsError
 from planward.records import BASE, Record, Run, VerifierError, read_records
 from planward.stages import evaluate, problems, score, split
 from planward.tasks import load_task
-from planward.tasks.fitting import PromptTooLong, drawn_shots
+from planward.tasks.fitting import PromptTooLong
+from planward.tasks.planning.examples import drawn_shots
 from planward.training.models import load
 
 Small = Callable[..., Params]

@@ -14,7 +14,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from conftest import SIZES
-from planward.curriculum.difficulty import difficulty_score
 from planward.params import Params
 from planward.pddl import safety
 from planward.pddl.conditions import Condition
@@ -34,6 +33,7 @@ from planward.pddl.search import SearchLimit, Unsolvable, shortest_plan
 from planward.pddl.simulation import check_plan
 from planward.pddl.walks import loop_free_walk
 from planward.records import Label
+from planward.tasks.planning.difficulty import difficulty_score
 
 LOGISTICS = """
 (define (domain logistics)

@@ -19,7 +19,7 @@ from planward.pddl.renaming import random_names, renamed_plan, renamed_problem, 
 from planward.pddl.simulation import PlanChecker
 from planward.records import Label, Meta, Record, read_records
 from planward.stages import problems as problems_stage
-from planward.tasks import load_task
+from planward.tasks import PROBLEMS, load_task
 from planward.tasks.planning.completion import extract_plan
 
 SIZES = {
@@ -127,8 +127,8 @@ def test_a_completion_is_put_back_before_or_after_its_plan_is_taken_out(completi
 def test_a_task_speaks_and_hears_in_the_renamed_words(project: Path, small: Callable[..., Params], style: str) -> None:
     params = small(prompt={"style": style})
     problems_stage.run(params)
-    task = load_task(params, project / problems_stage.OUT)
-    records = list(read_records(problems_stage.OUT / "problems.jsonl"))
+    task = load_task(params, project / PROBLEMS)
+    records = list(read_records(PROBLEMS / "problems.jsonl"))
     records = [record.model_copy(update={"id": str(number)}) for number, record in enumerate(records)]
     aliases = [task.alias(record, "seed") for record in records]
     assert aliases == [task.alias(record, "seed") for record in records]

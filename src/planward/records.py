@@ -56,17 +56,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A task's judgement of one completion: `reward` in [-1, 1]."""
+    """A task's judgement of one completion: `reward` in [-1, 1]; `success` is what tables count."""
 
     label: str
     reward: float
+    success: bool
     detail: str = ""
     plan: str = ""
     outcome: Outcome | None = None
-
-    @property
-    def success(self) -> bool:
-        return self.reward == 1.0
 
 
 @dataclass(frozen=True)

@@ -29,37 +29,42 @@ class PredictionsError(ValueError):
 
 
 def run(params: Params) -> None:
-    """Write results/tables/.
+    """Write results/tables/: what the predictions of results/predictions come to.
 
     Raises:
         PredictionsError: no prediction files of methods, an empty or misnamed one, duplicated rows, files that do not
             answer the same problems, methods or selectors that were not trained with the same seeds, or a problem
             or worked example of the demonstrations track that results/dialects does not know.
     """
-    outcomes = read_outcomes(PREDICTIONS, params)
+    out, outcomes = params.placed(TABLES), read_outcomes(params.placed(PREDICTIONS), params)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
     plain = outcomes[outcomes["method"].isin(METHODS)]
     answers = Answers.of(plain)
     cells = tables.shots(answers, by)
-    _write_csv("success", tables.success(answers, by))
-    _write_csv("buckets", tables.success(answers, by, extra=["bucket"]))
-    _write_csv("seeds", tables.seeds(plain, by.confidence))
-    _write_csv("shots", cells)
-    _write_csv("paired", tables.paired(answers, by))
-    _write_csv("domains", tables.domains(answers, by))
-    _write_csv("labels", tables.labels(plain))
-    _write_csv("constraints", tables.constraints(plain, answers, by))
     variants = [name for name in params.ablations.run if name in set(outcomes["method"])]
-    _write_csv("ablations", tables.ablations(Answers.of(outcomes), by, variants, params.ablations.dataset_size))
-    for name, text in {"shots.md": formats.markdown(cells), "shots.tex": formats.latex(cells, by.confidence)}.items():
-        with written(TABLES / name) as out:
-            out.write(text)
-    found = demonstrations(params, by)
+    found = {
+        "success": tables.success(answers, by),
+        "buckets": tables.success(answers, by, extra=["bucket"]),
+        "seeds": tables.seeds(plain, by.confidence),
+        "shots": cells,
+        "paired": tables.paired(answers, by),
+        "domains": tables.domains(answers, by),
+        "labels": tables.labels(plain),
+        "constraints": tables.constraints(plain, answers, by),
+        "ablations": tables.ablations(Answers.of(outcomes), by, variants, params.ablations.dataset_size),
+    }
+    metrics = tables.metrics(cells)
+    if params.task == "planning":  # whose frozen model has examples chosen for it
+        found |= demonstrations(params, by)
+        selectors = demonstrations_headline(found["demonstrations-cells"])
+        metrics |= {"demonstrations": selectors} if selectors else {}
     for name, table in found.items():
-        _write_csv(name, table)
-    selectors = demonstrations_headline(found["demonstrations-cells"])
-    metrics = tables.metrics(cells) | ({"demonstrations": selectors} if selectors else {})
-    write_json(TABLES / "metrics.json", metrics)
+        with written(out / f"{name}.csv") as file:
+            table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+    for name, text in {"shots.md": formats.markdown(cells), "shots.tex": formats.latex(cells, by.confidence)}.items():
+        with written(out / name) as file:
+            file.write(text)
+    write_json(out / "metrics.json", metrics)
 
 
 def demonstrations(params: Params, by: Uncertainty) -> dict[str, pd.DataFrame]:
@@ -157,8 +162,3 @@ def _check_known(outcomes: pd.DataFrame, column: str, known: Container[str], sou
 
 def _asked(frame: pd.DataFrame) -> list[tuple[str, int]]:
     return list(zip(frame["id"], frame["shot_num"], strict=True))
-
-
-def _write_csv(name: str, table: pd.DataFrame) -> None:
-    with written(TABLES / f"{name}.csv") as out:
-        table.to_csv(out, index=False, float_format="%.6g", lineterminator="\n")

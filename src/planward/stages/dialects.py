@@ -15,12 +15,12 @@ from tqdm import tqdm
 from planward.params import Params
 from planward.pddl.dialects import MARKERS, Dialect
 from planward.records import Meta, Record, read_records, replaced, write_json, write_jsonl, written
-from planward.stages.problems import dealt_evenly, dialects_of, domain_file, raw_prompt
 from planward.stages.score import OUT as SCORE
 from planward.stages.split import SIDES
 from planward.tasks import PROBLEMS as PLAIN
 from planward.tasks import load_task
 from planward.tasks.base import Task
+from planward.tasks.planning.sources import dealt_evenly, dialects_of, domain_file, raw_prompt
 
 OUT = Path("results/dialects")
 PROBLEMS = OUT / "problems"

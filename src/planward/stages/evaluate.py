@@ -8,16 +8,20 @@ from planward.curriculum.sets import training_set
 from planward.params import Params, ParamsError
 from planward.records import METHODS, Record, Run, read_records, write_json, write_jsonl
 from planward.stages.score import OUT as SCORE
+from planward.stages.sft import MODELS
 from planward.tasks import load_task
-from planward.tasks.fitting import drawn_shots
+from planward.tasks.base import Task
 
 OUT = Path("results/predictions")
 
 
-def run(params: Params, run: Run) -> None:
+def run(params: Params, run: Run, task: Task | None = None) -> None:
     """Write results/predictions/RUN.jsonl and RUN.json.
 
     Worked examples are drawn by `params.seed`, whatever the run's, which only its rows tell; base has no other.
+
+    Args:
+        task: judges in place of the one that `params` names.
 
     Raises:
         ParamsError: there can be no such model.
@@ -28,21 +32,22 @@ def run(params: Params, run: Run) -> None:
     from planward.evaluation.scoring import answers, predictions, queries
     from planward.training import models
 
-    path = params.model.path if run.method == "base" else f"results/models/{run.name}"
+    path = params.model.path if run.method == "base" else str(params.placed(MODELS) / run.name)
+    score, out = params.placed(SCORE), params.placed(OUT)
     limits = params.prompt
     model, tokenizer = models.load(params.model, path, limits.max_tokens + limits.max_completion_tokens, params.seed)
-    problems = sorted(read_records(SCORE / "test.jsonl"), key=lambda record: (record.domain, record.id))
+    problems = sorted(read_records(score / "test.jsonl"), key=lambda record: (record.domain, record.id))
     if not problems:
-        raise ValueError(f"{SCORE}/test.jsonl is empty: bring more problems or raise split.test")
+        raise ValueError(f"{score}/test.jsonl is empty: bring more problems or raise split.test")
     # The smallest set is inside all others, so every method sees the same examples and comparisons are paired.
-    pool = training_set(read_records(SCORE / "train.jsonl"), params.dataset_sizes[0])
-    task = load_task(params)
+    pool = training_set(read_records(score / "train.jsonl"), params.dataset_sizes[0])
+    task = task or load_task(params)
 
     def shots_of(problem: Record, count: int) -> list[Record]:
-        return drawn_shots(problem, pool, count, str(params.seed))
+        return task.shots(problem, pool, count, str(params.seed))
 
     asked = queries(task, tokenizer, problems, shots_of, params.evaluate.shots, params)
     answered = answers(task, model, tokenizer, asked, params)
     rows, metrics = predictions(answered, tokenizer, run, params.seed if run.method == "base" else run.seed)
-    write_jsonl(OUT / f"{run.name}.jsonl", (row.model_dump() for row in rows))
-    write_json(OUT / f"{run.name}.json", metrics)
+    write_jsonl(out / f"{run.name}.jsonl", (row.model_dump() for row in rows))
+    write_json(out / f"{run.name}.json", metrics)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from planward.curriculum.sets import training_set
 from planward.params import Params
 from planward.records import Run, read_records
+from planward.stages.schedule import OUT as SCHEDULES
+from planward.stages.score import OUT as SCORE
+from planward.stages.sft import MODELS, TRAINING
 from planward.tasks import load_task
 
 
@@ -26,12 +28,12 @@ def run(params: Params, run: Run) -> None:
 
     grpo.train(
         load_task(own),
-        training_set(read_records(Path("results/score/train.jsonl")), run.size),
-        pq.read_table(Path("results/schedules") / f"{run.name}.parquet").to_pylist(),
+        training_set(read_records(params.placed(SCORE) / "train.jsonl"), run.size),
+        pq.read_table(params.placed(SCHEDULES) / f"{run.name}.parquet").to_pylist(),
         own,
-        base=str(Path("results/models") / replace(run, method="sft").name),
-        model=Path("results/models") / run.name,
-        training=Path("results/training") / run.name,
+        base=str(params.placed(MODELS) / replace(run, method="sft").name),
+        model=params.placed(MODELS) / run.name,
+        training=params.placed(TRAINING) / run.name,
         name=run.name,
-        validation=list(read_records(Path("results/score/validation.jsonl"))),
+        validation=list(read_records(params.placed(SCORE) / "validation.jsonl")),
     )

@@ -18,7 +18,7 @@ OUT = Path("results/schedules")
 
 def run(params: Params, run: Run) -> None:
     """Read results/score/train.jsonl; write results/schedules/RUN.parquet and RUN.json."""
-    records = training_set(read_records(SCORE / "train.jsonl"), run.size)
+    records = training_set(read_records(params.placed(SCORE) / "train.jsonl"), run.size)
     own = params.variant(run.method)
     schedule = build_schedule(
         records,
@@ -29,6 +29,7 @@ def run(params: Params, run: Run) -> None:
         balanced=own.grpo.balanced,
         by_domain=own.curriculum_by_domain,
     )
-    with replaced(OUT / f"{run.name}.parquet") as partial:
+    out = params.placed(OUT)
+    with replaced(out / f"{run.name}.parquet") as partial:
         pq.write_table(pa.table(schedule_columns(schedule)), partial)
-    write_json(OUT / f"{run.name}.json", schedule_metrics(schedule))
+    write_json(out / f"{run.name}.json", schedule_metrics(schedule))

@@ -12,52 +12,54 @@ from rich.table import Table
 from rich.text import Text
 
 from planward.curriculum.buckets import Thresholds, distribution, thresholds
-from planward.curriculum.difficulty import difficulty_score
 from planward.params import BUCKETS, Params
 from planward.records import read_records, write_json, written
 from planward.reporting.difficulty import difficulty_svg
 from planward.stages.split import OUT as SPLIT
 from planward.stages.split import SIDES
+from planward.tasks import load_task
+from planward.tasks.base import Task
 
 OUT = Path("results/score")
 
 
 def run(params: Params) -> None:
+    """Write results/score: every record with its score and bucket, a flat table of them, metrics and a figure."""
+    split, out, task = params.placed(SPLIT), params.placed(OUT), load_task(params)
     scores: dict[str, list[float]] = defaultdict(list)
-    for record in read_records(SPLIT / "train.jsonl"):
-        score = difficulty_score(record.meta.problem_file, params.difficulty[record.domain])
-        scores[record.domain].append(score or 0.0)
+    for record in read_records(split / "train.jsonl"):
+        scores[record.domain].append(task.difficulty(record) or 0.0)
     if not scores:
-        raise ValueError(f"{SPLIT}/train.jsonl is empty: nothing to train on")
+        raise ValueError(f"{split}/train.jsonl is empty: nothing to train on")
     bounds = {domain: thresholds(values, params.buckets) for domain, values in sorted(scores.items())}
-    unmatched = write_scored(params, bounds)
+    unmatched = write_scored(task, bounds, split, out)
     table = {domain: distribution(scores[domain], bounds[domain]) for domain in bounds}
-    write_json(OUT / "metrics.json", {"domains": table, "unmatched_names": unmatched})
-    with written(OUT / "difficulty.svg") as out:
-        out.write(difficulty_svg(scores, {domain: (b.easy, b.medium) for domain, b in bounds.items()}))
+    write_json(out / "metrics.json", {"domains": table, "unmatched_names": unmatched})
+    with written(out / "difficulty.svg") as figure:
+        figure.write(difficulty_svg(scores, {domain: (b.easy, b.medium) for domain, b in bounds.items()}))
     print_table(table)
 
 
-def write_scored(params: Params, bounds: dict[str, Thresholds]) -> int:
-    """Write every record with its score and bucket; returns how many names did not match their pattern."""
+def write_scored(task: Task, bounds: dict[str, Thresholds], split: Path, out: Path) -> int:
+    """Write every record with its score and bucket; returns how many nothing told the difficulty of."""
     unmatched = 0
-    with written(OUT / "difficulty.csv") as flat:
+    with written(out / "difficulty.csv") as flat:
         rows = csv.writer(flat, lineterminator="\n")
         rows.writerow(["id", "split", "domain", "problem_file", "score", "bucket"])
         for side in SIDES:
-            with written(OUT / f"{side}.jsonl") as out:
-                for record in read_records(SPLIT / f"{side}.jsonl"):
+            with written(out / f"{side}.jsonl") as lines:
+                for record in read_records(split / f"{side}.jsonl"):
                     if record.domain not in bounds:
                         raise ValueError(f"{record.domain}: problems in the {side} split, none to train on; bring more")
                     name = record.meta.problem_file
-                    score = difficulty_score(name, params.difficulty[record.domain])
+                    score = task.difficulty(record)
                     if score is None:
                         unmatched += 1
                         warning = Text(f"no difficulty in the name {name}: score 0, easy", style="yellow")
                         Console(stderr=True, soft_wrap=True).print(warning)
                     bucket = "easy" if score is None else bounds[record.domain].bucket(score)
                     scored = record.model_copy(update={"score": score or 0.0, "bucket": bucket})
-                    out.write(scored.model_dump_json(exclude_none=True) + "\n")
+                    lines.write(scored.model_dump_json(exclude_none=True) + "\n")
                     rows.writerow([record.id, side, record.domain, name, score or 0.0, bucket])
     return unmatched
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from planward.curriculum.sets import training_set
 from planward.params import Params
 from planward.records import Run, read_records
+from planward.stages.score import OUT as SCORE
 from planward.tasks import load_task
+
+MODELS = Path("results/models")
+TRAINING = Path("results/training")
 
 
 def run(params: Params, run: Run) -> None:
@@ -19,10 +23,10 @@ def run(params: Params, run: Run) -> None:
 
     sft.train(
         load_task(params),
-        training_set(read_records(Path("results/score/train.jsonl")), run.size),
+        training_set(read_records(params.placed(SCORE) / "train.jsonl"), run.size),
         params.model_copy(update={"seed": run.seed}),
         base=params.model.path,
-        model=Path("results/models") / run.name,
-        training=Path("results/training") / run.name,
+        model=params.placed(MODELS) / run.name,
+        training=params.placed(TRAINING) / run.name,
         name=run.name,
     )

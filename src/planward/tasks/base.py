@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from planward.records import Record, Verdict
 
@@ -13,8 +14,12 @@ Alias = Mapping[str, str]  # a renaming of a problem's objects, a permutation of
 AS_IS: Alias = MappingProxyType({})
 
 
+class BadLine(ValueError):
+    """A line of a problem file that cannot be used; the message is the reason that goes to quarantine."""
+
+
 class Task(Protocol):
-    """What a trainer or evaluator may ask of a task.
+    """What stages, trainers and evaluators may ask of a task.
 
     `prompt` returns plain text for models without a chat template, chat messages otherwise.
     `verify` judges one completion quickly, in training; `judge` is the authority behind every
@@ -25,7 +30,41 @@ class Task(Protocol):
     """
 
     name: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of verdicts; success first
+    domains: tuple[str, ...]  # that problems may be of
+
+    def bring(self, folder: Path) -> None:
+        """Write problems into an empty folder: JSON lines (*.jsonl) and the files that they name.
+
+        Raises:
+            ParamsError: params.yaml asks for problems that cannot be had.
+        """
+        ...
+
+    def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
+        """A line of `bring`'s files as a checked record with its `id` and a reference, and its digest `core`.
+
+        Problems of one core go to one side of the split.
+
+        Args:
+            domain: what the line says it is of, or its file is named after; perhaps none of `domains`.
+
+        Raises:
+            BadLine: it is no usable line; says why.
+            VerifierError: no verdict on its reference could be reached.
+        """
+        ...
+
+    def difficulty(self, problem: Record) -> float | None:
+        """The difficulty, on a scale of the problem's domain; None where nothing tells it."""
+        ...
+
+    def shots(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
+        """Up to `count` other problems of `pool` as worked examples, in the prompt's order: the query stands last.
+
+        `seed` decides where there is a choice.
+        """
+        ...
 
     def alias(self, problem: Record, seed: str) -> Alias:
         """A random renaming of the problem's objects, the same for the same seed; empty where a task has none."""

@@ -20,12 +20,12 @@ from planward.curriculum.sampling import Result, Sampler
 from planward.params import BUCKETS, Params
 from planward.records import Record, Verdict, VerifierError, write_json
 from planward.tasks.base import Messages, Task
-from planward.training.examples import visit
+from planward.tasks.visits import visit
 from planward.training.replay import Replay
 
 Row = dict[str, Any]
 TRLS_OWN = ("reward", "entropy")  # TRL logs what the trainer got, over what it trained on, by these names
-WORST = -1.0  # what all but success is worth under a sparse reward
+BEST, WORST = 1.0, -1.0  # what success and all else are worth under a sparse reward
 
 
 class ScheduleViolated(RuntimeError):
@@ -136,7 +136,7 @@ class Rollouts:
             for name, value in self._measured[step].items():
                 if name not in TRLS_OWN:
                     batch["log_metric"](name, value)
-        return [self._worth(verdict.reward) for verdict in verdicts]
+        return [self._worth(verdict.reward, verdict.label) for verdict in verdicts]
 
     def measured(self, step: int) -> Mapping[str, float]:
         """Return the quantities of a step that has been rolled out (shares in [0, 1], lengths in tokens)."""
@@ -161,9 +161,11 @@ class Rollouts:
             "alias": asked.alias,
         }
 
-    def _worth(self, reward: float) -> float:
-        """What the trainer gets for a verdict's reward."""
-        return reward if self.params.grpo.reward == "dense" or reward == 1.0 else WORST
+    def _worth(self, reward: float, label: str) -> float:
+        """What the trainer gets for a verdict."""
+        if self.params.grpo.reward == "dense":
+            return reward
+        return BEST if label == self.task.labels[0] else WORST
 
     def _verdict(self, record: Record, completion: str) -> Verdict:
         """Judge a completion; equal completions of a problem, common at low temperature, once."""
@@ -269,7 +271,7 @@ class Rollouts:
         """Let the sampler and the replay go by a step's rows; this ends the step."""
         results = []
         for row in log:
-            successes, replayed = row["rewards"].count(1.0), row["replayed"]
+            successes, replayed = row["labels"].count(self.task.labels[0]), row["replayed"]
             completions = len(row["rewards"]) - replayed
             results.append(Result(row["id"], row["domain"], successes - replayed, completions, self._spread(row)))
             if row["completion"] is not None:
@@ -278,7 +280,7 @@ class Rollouts:
 
     def _spread(self, row: Row) -> bool:
         """Whether the trainer got different rewards for the prompt's completions."""
-        return len({self._worth(reward) for reward in row["rewards"]}) > 1
+        return len({self._worth(*given) for given in zip(row["rewards"], row["labels"], strict=True)}) > 1
 
 
 def measure(
@@ -286,11 +288,11 @@ def measure(
 ) -> dict[str, float]:
     """Return rewards and shares of one step's prompts; rewards are the verdicts', whatever the trainer got.
 
-    A group has no spread where the trainer got one reward for all its completions: it teaches nothing. `all_pass`
-    counts the groups that have nothing left to learn, `all_fail` the rest. A domain or bucket that the step lacks has
-    no reward.
+    The first of `labels` is success. A group has no spread where the trainer got one reward for all its completions:
+    it teaches nothing. `all_pass` counts the groups that have nothing left to learn, `all_fail` the rest. A domain or
+    bucket that the step lacks has no reward.
     """
-    passed = [row["rewards"][0] == 1.0 for row in prompts]
+    passed = [row["labels"][0] == labels[0] for row in prompts]
     values: dict[str, float] = {
         "reward": fmean(reward for row in prompts for reward in row["rewards"]),
         "zero_spread/all_pass": fmean(first and not differ for differ, first in zip(spread, passed, strict=True)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from planward import val
 from planward.records import Label, Outcome, Verdict
 from planward.tasks.planning.completion import extract_plan
-from planward.tasks.planning.reward import reward
+from planward.tasks.planning.reward import verdict
 
 
 def judged_text(domain: Path, problem: Path, text: str, timeout: float) -> Verdict:
@@ -16,4 +16,4 @@ def judged_text(domain: Path, problem: Path, text: str, timeout: float) -> Verdi
     outcome = val.validate(domain, problem, "\n".join(plan or []), timeout=timeout)  # checks the files in any case
     if plan is None:
         outcome = Outcome(Label.FORMAT, 0, goals_total=outcome.goals_total, detail="no plan in the text")
-    return Verdict(str(outcome.label), reward(outcome), outcome.detail, "\n".join(plan or []), outcome)
+    return verdict(outcome, plan or [])

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from planward.records import Label, Outcome
+from collections.abc import Sequence
+
+from planward.records import Label, Outcome, Verdict
+
+
+def verdict(outcome: Outcome, plan: Sequence[str]) -> Verdict:
+    """A verifier's outcome as the task's verdict on a plan, one action an item; raises as `reward` does."""
+    success = outcome.label is Label.SUCCESS
+    return Verdict(str(outcome.label), reward(outcome), success, outcome.detail, "\n".join(plan), outcome)
 
 
 def reward(outcome: Outcome) -> float:

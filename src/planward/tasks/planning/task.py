@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from planward import val
 from planward.params import Params
@@ -17,9 +18,13 @@ from planward.pddl.simulation import PlanChecker
 from planward.records import Label, Outcome, Record, Verdict
 from planward.tasks.base import AS_IS, Alias, Messages
 from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.difficulty import difficulty_score
+from planward.tasks.planning.examples import drawn_shots
 from planward.tasks.planning.identity import identified
+from planward.tasks.planning.lines import Lines
 from planward.tasks.planning.prompt import compact_prompt, full_prompt
-from planward.tasks.planning.reward import reward
+from planward.tasks.planning.reward import verdict
+from planward.tasks.planning.sources import bring
 
 LONG = 200  # plans; VAL takes seconds for more, which deserve a progress bar
 
@@ -32,9 +37,24 @@ class PlanningTask:
 
     def __init__(self, params: Params, root: Path) -> None:
         self.params, self.root = params, root
+        self.domains = tuple(params.difficulty)
+        self.lines = Lines(self, params, root)
         self.problem = lru_cache(maxsize=4096)(self._problem)
         self.checker = lru_cache(maxsize=64)(lambda *files: PlanChecker(self.problem(*files)))
         self.core_of = cache(lambda *files: identified(*(root / file for file in files)).core)
+
+    def bring(self, folder: Path) -> None:
+        bring(self.params, folder)
+
+    def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
+        return self.lines.admitted(line, domain)
+
+    def difficulty(self, problem: Record) -> float | None:
+        """Read from the file's name; None where the name does not match the domain's pattern."""
+        return difficulty_score(problem.meta.problem_file, self.params.difficulty[problem.domain])
+
+    def shots(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
+        return drawn_shots(problem, pool, count, seed)
 
     def alias(self, problem: Record, seed: str) -> Alias:
         """Names exchanged as `pddl.renaming` allows; none for PDDL that only VAL reads."""
@@ -72,7 +92,7 @@ class PlanningTask:
             return _prose()
         try:
             checker = self.checker(problem.meta.domain_file, problem.meta.problem_file)
-            return _verdict(checker.check(plan), plan)
+            return verdict(checker.check(plan), plan)
         except Unsupported as reason:
             warnings.warn(f"VAL judges {problem.domain}: {reason}", stacklevel=2)
             return self.judge([(problem, completion)])[0]
@@ -87,7 +107,7 @@ class PlanningTask:
         limits = self.params.val
         caption = "VAL" if len(jobs) > LONG else None
         outcomes = iter(val.validate_many(jobs, limits.timeout, limits.workers, caption))
-        return [_prose() if plan is None else _verdict(next(outcomes), plan) for plan in plans]
+        return [_prose() if plan is None else verdict(next(outcomes), plan) for plan in plans]
 
     def _parsed(self, record: Record) -> Problem:
         return self.problem(record.meta.domain_file, record.meta.problem_file)
@@ -99,10 +119,6 @@ class PlanningTask:
         return (self.root / file).read_text(encoding="utf-8")
 
 
-def _verdict(outcome: Outcome, plan: list[str]) -> Verdict:
-    return Verdict(str(outcome.label), reward(outcome), outcome.detail, "\n".join(plan), outcome)
-
-
 def _prose() -> Verdict:
     outcome = Outcome(Label.FORMAT, 0, detail="no plan in the completion")
-    return _verdict(outcome, [])
+    return verdict(outcome, [])
