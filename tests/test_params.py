@@ -88,7 +88,7 @@ def test_a_profile_changes_values_and_keeps_comments(params_file: Path, tmp_path
     before = params_file.read_text()
     overlay = tmp_path / "profile.yaml"
     overlay.write_text("seed: 5  # mine\ngrpo: {beta: 0.02, steps: 7}\nmodel:\n  lora: {r: 8, alpha: 16, dropout: 0.0,"
-                       " target_modules: all-linear}\n")  # fmt: skip
+                       " target_modules: all-linear, merge: true}\n")  # fmt: skip
     merged_params(params_file, overlay)
     params = load_params(params_file)
     assert (params.seed, params.grpo.beta, params.grpo.steps) == (5, 0.02, 7)

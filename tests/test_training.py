@@ -29,6 +29,7 @@ from planward.params import Params
 from planward.records import Label, Outcome, Record, Verdict, VerifierError
 from planward.tasks.base import AS_IS, Alias, Messages
 from planward.tasks.fitting import PromptTooLong, fit
+from planward.tasks.visits import draw_shots, visit
 from planward.training import examples, grpo, models, sft
 from planward.training.batching import Batching
 from planward.training.checkpoints import JOURNAL
@@ -186,7 +187,7 @@ def test_sft_resumes_to_the_same_weights_and_curves() -> None:
 
 
 def asked(problem: Record, tokenizer: Any) -> examples.Visit:
-    return examples.visit(TASK, tokenizer, problem, RECORDS, "0", shots=(0, 0), renaming=False, limit=32)
+    return visit(TASK, tokenizer, problem, RECORDS, "0", shots=(0, 0), renaming=False, limit=32)
 
 
 def test_an_answer_outside_the_vocabulary_is_named() -> None:
@@ -235,8 +236,8 @@ def test_dropped_shots_are_a_metric_and_a_query_that_does_not_fit_an_error() -> 
 @given(st.integers(0, 23), st.integers(0, 3), st.integers(0, 3), st.integers().map(str))
 def test_shots_are_seeded_others_of_the_same_domain(index: int, least: int, extra: int, seed: str) -> None:
     problem = RECORDS[index]
-    shots = examples.draw_shots(problem, RECORDS, least, least + extra, seed)
-    assert shots == examples.draw_shots(problem, RECORDS, least, least + extra, seed)
+    shots = draw_shots(TASK, problem, RECORDS, (least, least + extra), seed)
+    assert shots == draw_shots(TASK, problem, RECORDS, (least, least + extra), seed)
     assert least <= len(shots) <= least + extra
     assert len({shot.id for shot in shots}) == len(shots)
     assert all(shot.domain == problem.domain and shot.id != problem.id for shot in shots)
@@ -287,6 +288,28 @@ def test_grpo_resumes_at_the_right_row_to_the_same_weights_even_past_a_torn_chec
     assert not list(Path(".checkpoints").iterdir())
 
 
+def test_a_finished_run_that_gets_more_steps_goes_on_as_if_it_had_never_stopped() -> None:
+    def extendable(steps: int) -> Params:
+        grpo = {"steps": steps, "lr_scheduler_type": "constant", "extendable": True, "save_steps": 2}
+        return letters.params(grpo=grpo, curriculum=[{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}])
+
+    straight = run_grpo("straight", extendable(6))
+    run_grpo("longer", extendable(3))
+    assert equal(weights("straight"), weights("longer")) is False
+    steps: list[int] = []
+
+    class Seen(TrainerCallback):
+        def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+            steps.append(state.global_step)
+
+    assert run_grpo("longer", extendable(6), callbacks=[Seen()]) == straight
+    assert steps == [4, 5, 6]  # the first three are not run again
+    assert equal(weights("straight"), weights("longer"))
+    assert files("training/straight") == files("training/longer")
+    with pytest.raises(ValueError, match=r"grpo\.extendable"):
+        letters.params(grpo={"extendable": True})
+
+
 def test_grpo_killed_after_its_last_step_only_writes_its_outputs() -> None:
     class KillAtTheEnd(TrainerCallback):
         def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -312,7 +335,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 
 def test_lora_ends_in_plain_full_weights() -> None:
-    lora = {"lora": {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}}
+    lora = {"lora": {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": True}}
     params = letters.params(model=lora, grpo={"beta": 0.01, "shots": 1, "save_steps": 1})
     with pytest.raises(Killed):
         run_grpo("adapted", params, callbacks=[KillAfter(2)])

@@ -13,9 +13,12 @@ from ruamel.yaml.error import YAMLError
 from planward.records import BASE, METHODS, POINTERS, RULES, Run, written
 
 PARAMS_FILE = Path("params.yaml")
+RESULTS = Path("results")
 Range = tuple[int, int]
 Bucket = Literal["easy", "medium", "hard"]
 BUCKETS: tuple[Bucket, ...] = ("easy", "medium", "hard")
+TaskName = Literal["planning", "economy"]
+OTHER_TASKS: tuple[TaskName, ...] = ("economy",)  # than planning
 VARIED = ("curriculum", "curriculum_by_domain", "grpo")  # what an ablation may change
 
 
@@ -120,6 +123,7 @@ class Lora(Strict):
     alpha: int = Field(gt=0)
     dropout: float = Field(ge=0, lt=1)
     target_modules: str | list[str]
+    merge: bool
 
 
 class Model(Strict):
@@ -128,6 +132,11 @@ class Model(Strict):
     load_in_4bit: bool
     lora: Lora | None
     gradient_checkpointing: bool
+
+    @property
+    def keeps_adapter(self) -> bool:
+        """Whether what LoRA learnt is kept apart from the weights it was learnt on."""
+        return self.lora is not None and not self.lora.merge
 
 
 class Sft(Strict):
@@ -177,7 +186,9 @@ class Grpo(Strict):
     num_generations: int = Field(ge=2)
     micro_batch_size: int = Field(gt=0)
     learning_rate: float = Field(gt=0)
+    lr_scheduler_type: Literal["linear", "cosine", "constant"]
     beta: float = Field(ge=0)
+    entropy_coef: float = Field(ge=0)
     temperature: float = Field(gt=0)
     temperatures: Temperatures | None
     top_p: float = Field(gt=0, le=1)
@@ -193,6 +204,7 @@ class Grpo(Strict):
     replay: bool
     audit_share: float = Field(ge=0, le=1)
     save_steps: int = Field(gt=0)
+    extendable: bool
     report_to: list[Literal["wandb", "tensorboard", "trackio"]]
 
     @model_validator(mode="after")
@@ -322,6 +334,121 @@ class Demonstrations(Strict):
         return self
 
 
+class Simulator(Strict):
+    """The economy that households live in; `planward.tasks.economy.simulator` has the equations."""
+
+    households: int = Field(ge=20)
+    months: int = Field(gt=0)
+    burn_in: int = Field(ge=0)
+    first_age: float = Field(ge=16)
+    pay: float = Field(gt=0)
+    markup: float = Field(ge=0)
+    skill_spread: float = Field(ge=0)
+    skill_memory: float = Field(ge=0, lt=1)
+    skill_shock: float = Field(ge=0)
+    wealth_months: float = Field(gt=0)
+    price_response: float = Field(gt=0)
+    price_step: float = Field(gt=0, le=0.05)
+    wage_catch_up: float = Field(gt=0, le=1)
+    wage_response: float = Field(ge=0)
+    job_response: float = Field(ge=0)
+    unemployment: tuple[float, float]
+    inflation_target: float = Field(ge=-0.1, le=0.1)
+    neutral_rate: float = Field(ge=0, le=0.1)
+    rate_smoothing: float = Field(gt=0, le=1)
+    interest: tuple[float, float]
+
+    @field_validator("unemployment", "interest")
+    @classmethod
+    def rising(cls, ends: tuple[float, float]) -> tuple[float, float]:
+        if not 0 <= ends[0] < ends[1] < 1:
+            raise ValueError("must be [least, most], both shares, the second higher")
+        return ends
+
+
+class Tax(Strict):
+    """What the state takes and gives; thresholds are in coins a month at a price level of 1."""
+
+    thresholds: list[float]
+    rates: list[float]
+    benefit: float = Field(ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def is_progressive(self) -> Tax:
+        if len(self.rates) != len(self.thresholds) + 1 or len(self.rates) > 32:
+            raise ValueError("rates must be one more than thresholds, and 32 at most")
+        if self.thresholds != sorted(set(self.thresholds)) or min(self.thresholds, default=1) <= 0:
+            raise ValueError("thresholds must be positive and rising")
+        if self.rates != sorted(self.rates) or not 0 <= self.rates[0] <= self.rates[-1] < 1:
+            raise ValueError("rates must be shares below 1, and rising")
+        return self
+
+
+class Labour(Strict):
+    """Jobs; chances are a month's."""
+
+    natural: float = Field(gt=0, lt=1)
+    separation: float = Field(gt=0, lt=1)
+    finding: float = Field(gt=0, lt=1)
+    kept_offer: float = Field(ge=0, le=1)
+    offer: float = Field(gt=0)
+    offer_spread: float = Field(ge=0)
+
+
+class Preferences(Strict):
+    """What decisions are valued by; `planward.tasks.economy.utility` has the equations."""
+
+    unit: float = Field(gt=0)
+    curvature: float = Field(gt=0)
+    subsistence: float = Field(gt=0)
+    effort: float = Field(gt=0)
+    frisch: float = Field(gt=0)
+    ageing: float
+    steadiness: float = Field(ge=0)
+    patience: float = Field(gt=0, le=1)
+    foresight: float = Field(gt=0)
+    last_age: float = Field(gt=16)
+    counted: float = Field(ge=0)
+    usual_work: float = Field(ge=0, le=1)
+
+
+class Behaviour(Strict):
+    """The rules of thumb of simulated households, as log odds."""
+
+    work: float
+    work_by_pay: float
+    work_by_wealth: float
+    work_spread: float = Field(ge=0)
+    work_noise: float = Field(ge=0)
+    consumption: float
+    consumption_by_wealth: float
+    consumption_spread: float = Field(ge=0)
+    consumption_noise: float = Field(ge=0)
+    habit: float = Field(ge=0, lt=1)
+
+
+class Economy(Strict):
+    """The second task; `own` is laid over the rest of params.yaml where a stage serves it."""
+
+    problems: int = Field(ge=2)
+    reference_share: float = Field(gt=0, lt=1)
+    neighbours: int = Field(gt=0)
+    good_quantile: float = Field(gt=0, lt=1)
+    collapse_sd: float = Field(gt=0)
+    simulator: Simulator
+    labour: Labour
+    tax: Tax
+    preferences: Preferences
+    behaviour: Behaviour
+    own: dict[str, Any]
+
+    @model_validator(mode="after")
+    def lives_for_a_while(self) -> Economy:
+        if self.simulator.first_age >= self.preferences.last_age:
+            raise ValueError("simulator.first_age must be below preferences.last_age")
+        return self
+
+
 class Compare(Strict):
     confidence: float = Field(gt=0, lt=1)
     resamples: int = Field(ge=100)
@@ -377,7 +504,57 @@ class Base(Strict):
     problems: dict[str, dict[str, Range]]
 
 
+class Cluster(Strict):
+    """The machines that verl trains on; `planward.clusters` has what becomes of each key."""
+
+    nodes: int = Field(gt=0)
+    gpus_per_node: int = Field(gt=0)
+    rollout: Literal["vllm", "sglang"]
+    tensor_parallel: int = Field(gt=0)
+    gpu_memory_utilization: float = Field(gt=0, lt=1)
+    attention: Literal["flash_attention_2", "sdpa"]
+    offload: bool
+    reward_workers: int = Field(gt=0)
+    model: str | None
+    checkpoints: Path
+    keep_checkpoints: int = Field(gt=0)
+
+    @field_validator("checkpoints")
+    @classmethod
+    def found_again(cls, folder: Path) -> Path:
+        if not folder.is_absolute():
+            raise ValueError("must be an absolute path: a job's own folder is another one each time")
+        return folder
+
+    @model_validator(mode="after")
+    def divides_its_gpus(self) -> Cluster:
+        if self.nodes * self.gpus_per_node % self.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel ({self.tensor_parallel}) must divide nodes x gpus_per_node "
+                f"({self.nodes * self.gpus_per_node})"
+            )
+        return self
+
+
+class Adapter(Strict):
+    """models/economy/params.yaml, section `adapter`."""
+
+    base: str
+    seed: int = Field(ge=0)
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    examples: int = Field(gt=0)
+    households: int = Field(gt=0)
+    months: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    lora: Lora
+    save_steps: int = Field(gt=0)
+    validation: int = Field(gt=0)
+
+
 class Params(Strict):
+    task: TaskName = "planning"  # set by `of`, not by params.yaml
     seed: int = Field(ge=0)
     seeds: list[int] = Field(min_length=1)
     dataset_sizes: list[int] = Field(min_length=1)
@@ -395,8 +572,33 @@ class Params(Strict):
     val: Val
     evaluate: Evaluate
     demonstrations: Demonstrations
+    economy: Economy
     compare: Compare
     ablations: Ablations
+    cluster: Cluster
+
+    def of(self, task: TaskName) -> Params:
+        """The parameters of a task: as they stand for planning, with the task's `own` laid over them for another.
+
+        Another task has no variants but its own.
+
+        Raises:
+            ParamsError: `own` has an unknown key or a wrong value; the message names it.
+        """
+        if task == "planning":
+            return self
+        raw = self.model_dump(mode="json") | {"task": task}
+        raw["ablations"] |= {"run": [], "variants": {}}
+        section: Economy = getattr(self, task)
+        _lay_over(raw, section.own)
+        try:
+            return Params.model_validate(raw)
+        except ValidationError as error:
+            raise ParamsError("; ".join(f"{task}.own.{fault}" for fault in _faults(error))) from None
+
+    def placed(self, results: Path) -> Path:
+        """Where the task keeps what planning keeps at `results`, a path below results/."""
+        return results if self.task == "planning" else RESULTS / self.task / results.relative_to(RESULTS)
 
     def concerns(self, name: str) -> bool:
         """Whether a result's name (`grpo-200-3407`, `sft@400-3407`, `split`) is of a size, seed and variant asked for.
@@ -443,6 +645,17 @@ class Params(Strict):
             )
         for name in self.ablations.variants:
             self.variant(name)
+        return self
+
+    @model_validator(mode="after")
+    def can_be_extended(self) -> Params:
+        phases = [self.curriculum, *self.curriculum_by_domain.values()]
+        goes_by_progress = self.grpo.adaptive.on or any(len(own) > 1 for own in phases)
+        if self.grpo.extendable and (self.grpo.lr_scheduler_type != "constant" or goes_by_progress):
+            raise ValueError(
+                "grpo.extendable: the first steps of a longer run must be the same, so grpo.lr_scheduler_type must be "
+                "constant, grpo.adaptive off, and the curriculum one phase"
+            )
         return self
 
     @model_validator(mode="after")
@@ -500,7 +713,7 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
         ParamsError: the file is missing, is not YAML, or has an unknown key or a wrong value;
             the message names the file and each key at fault.
     """
-    return checked(Params, read_yaml(path), str(path))
+    return checked_params(read_yaml(path), str(path))
 
 
 def merged_params(path: Path, overlay: Path) -> None:
@@ -513,12 +726,12 @@ def merged_params(path: Path, overlay: Path) -> None:
     editor.preserve_quotes, editor.width = True, 200
     editor.indent(mapping=2, sequence=4, offset=2)
     editor.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
-    checked(Params, read_yaml(path), str(path))
+    checked_params(read_yaml(path), str(path))
     document = editor.load(path.read_text(encoding="utf-8"))
     if not isinstance(changes, dict):
         raise ParamsError(f"{overlay}: expected keys and values")
     _lay_over(document, changes)
-    checked(Params, document, f"{path} with {overlay}")
+    checked_params(document, f"{path} with {overlay}")
     with written(path) as out:
         editor.dump(document, out)
 
@@ -535,9 +748,25 @@ def _lay_over(document: Any, changes: dict[str, Any]) -> None:
             document[key] = value
 
 
+def checked_params(raw: Any, source: str) -> Params:
+    """Typed parameters of a parsed params.yaml, known to be good for every task; `source` names it in errors."""
+    params = checked(Params, raw, source)
+    for task in OTHER_TASKS:
+        try:
+            params.of(task)
+        except ParamsError as error:
+            raise ParamsError(f"{source}: {error}") from None
+    return params
+
+
 def load_base_params(path: Path) -> Base:
     """Read models/base/params.yaml; raises as `load_params` does."""
     return checked(Base, (read_yaml(path) or {}).get("base"), f"{path}, section base")
+
+
+def load_adapter_params(path: Path) -> Adapter:
+    """Read models/economy/params.yaml; raises as `load_params` does."""
+    return checked(Adapter, (read_yaml(path) or {}).get("adapter"), f"{path}, section adapter")
 
 
 def read_yaml(path: Path) -> Any:

@@ -53,8 +53,8 @@ def fingerprint(
     return digest.hexdigest()[:16]
 
 
-def resume(folder: Path) -> tuple[Path | None, Journal]:
-    """Return the newest whole checkpoint with its journal, and (None, empty) where there is none.
+def resume(folder: Path, steps: int | None = None) -> tuple[Path | None, Journal]:
+    """Return the newest whole checkpoint, of no more than `steps`, with its journal; (None, empty) where there is none.
 
     A journal is written last and names every file with its size, so a run killed while it saved leaves a
     checkpoint without one, which is passed over and removed.
@@ -63,7 +63,7 @@ def resume(folder: Path) -> tuple[Path | None, Journal]:
     found: tuple[Path | None, Journal] = (None, Journal())
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         journal = _read(checkpoint)
-        if journal is not None:
+        if journal is not None and (steps is None or _step(checkpoint) <= steps):
             found = checkpoint, journal
             break
     state.wait_for_everyone()

@@ -99,10 +99,10 @@ def train(
 ) -> None:
     """Train the weights at `base` on the schedule, as `grpo.adaptive` has it; write `model`/ and `training`/.
 
-    An interrupted run goes on from its last checkpoint. Under several processes (`accelerate launch`) the
-    main one writes. `training`/ gets metrics.json, curves/**.tsv and consumed.parquet: the prompts that the
-    trainer really consumed, with the rewards and labels of their completions. Rewards are the verdicts', also where
-    `grpo.reward` gives the trainer others.
+    An interrupted run goes on from its last checkpoint, and with `grpo.extendable` so does a finished one that gets
+    more steps. Under several processes (`accelerate launch`) the main one writes. `training`/ gets metrics.json,
+    curves/**.tsv and consumed.parquet: the prompts that the trainer really consumed, with the rewards and labels of
+    their completions. Rewards are the verdicts', also where `grpo.reward` gives the trainer others.
 
     Args:
         schedule: rows in order of consumption; `grpo.batch_size` rows for each of `grpo.steps` steps.
@@ -110,7 +110,7 @@ def train(
 
     Raises:
         ValueError: the schedule was made for other parameters or problems, or the batch cannot be cut evenly.
-        WrongReferences: a reference answer is not worth 1.
+        WrongReferences: a reference answer is no success.
         VerifierError, Disagreement, ScheduleViolated: see `rollouts`.
     """
     state = training_state()
@@ -133,7 +133,7 @@ def train(
         fit(task, problem, [], lambda prompt: len(encode(tokenizer, prompt)), limits.max_tokens)
     problems = [*records, *validation]
     folder = ROOT / f"{name}-{_fingerprint(problems, rows, params, base, state.num_processes)}"
-    checkpoint, journal = resume(folder)
+    checkpoint, journal = resume(folder, params.grpo.steps)
     sampler = sampler_of([Slot(**row) for row in rows], records, params)
     rollouts = Rollouts(task, tokenizer, records, sampler, params, journal.consumed, training / "disagreement.json")
     curves = Curves(training, journal, TRAINED, rollouts.measured)
@@ -155,7 +155,8 @@ def train(
     if len(journal.consumed) != len(rows):
         raise RuntimeError(f"{len(journal.consumed)} of the schedule's {len(rows)} prompts were consumed")
     if state.is_main_process:
-        models.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, model)
+        network = trainer.accelerator.unwrap_model(trainer.model)
+        models.save(network, tokenizer, model, adapter=params.model.keeps_adapter)
         _write_consumed(training / "consumed.parquet", journal)
         curves.close(
             {
@@ -166,7 +167,8 @@ def train(
                 **validated.summary(),
             }
         )
-        shutil.rmtree(folder)
+        if not params.grpo.extendable:
+            shutil.rmtree(folder)
     state.wait_for_everyone()
 
 
@@ -206,7 +208,9 @@ def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> G
         top_p=grpo.top_p,
         top_k=grpo.top_k,
         learning_rate=grpo.learning_rate,
+        lr_scheduler_type=grpo.lr_scheduler_type,
         beta=grpo.beta,
+        entropy_coef=grpo.entropy_coef,
         loss_type=grpo.loss_type,
         scale_rewards=grpo.scale_rewards,
         max_grad_norm=grpo.max_grad_norm,
@@ -224,15 +228,16 @@ def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> G
 
 
 def _fingerprint(records: Sequence[Record], rows: Sequence[Row], params: Params, base: str, processes: int) -> str:
+    longer = {"steps"} if params.grpo.extendable else set[str]()  # another number of steps is the same run
     settings = {
         "seed": params.seed,
         "prompt": params.prompt.model_dump(),
         "model": params.model.model_dump(),
-        "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to"}),  # these change no result
+        "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to", *longer}),  # these change no result
         "validation": params.validation.model_dump(),
         "phases": [params.model_dump()[key] for key in ("curriculum", "curriculum_by_domain")],
     }
-    return fingerprint(settings, records, rows, base, processes)
+    return fingerprint(settings, records, [] if longer else rows, base, processes)
 
 
 def _write_consumed(path: Path, journal: Journal) -> None:

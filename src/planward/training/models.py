@@ -9,9 +9,12 @@ from __future__ import annotations
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from planward.params import Model
+
+if TYPE_CHECKING:
+    import torch
 
 Backend = Literal["transformers", "unsloth"]
 
@@ -57,20 +60,36 @@ def load(model: Model, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]
     if choose_backend(model) == "unsloth":
         return _load_unsloth(model, path, max_tokens, seed)
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # of reading and writing weights; training has its own
     half = _has_cuda() and model.lora is not None  # full training keeps float32 weights under autocast
-    network = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=torch.bfloat16 if half else torch.float32,
-        use_safetensors=True,
-        trust_remote_code=False,
-    )
+    network = weights(path, torch.bfloat16 if half else torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     _align(network, tokenizer)
     return network, tokenizer
+
+
+def weights(path: str, dtype: torch.dtype) -> Any:
+    """The network at `path`; a LoRA adapter is merged into the weights that it names as its base.
+
+    An adapter whose tokenizer holds more words than its base has their embeddings.
+    """
+    import torch
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (Path(path) / "adapter_config.json").exists():
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, trust_remote_code=False)
+    base = PeftConfig.from_pretrained(path).base_model_name_or_path
+    network, words = weights(base, dtype), len(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
+    with torch.random.fork_rng():  # what follows goes on as with weights that were merged before
+        if words > network.get_input_embeddings().num_embeddings:
+            network.resize_token_embeddings(words, mean_resizing=False)
+        network = PeftModel.from_pretrained(network, path).merge_and_unload()
+    network.name_or_path = path  # an adapter trained on these weights names them as its base
+    return network
 
 
 def lora_config(model: Model, network: Any) -> Any:
@@ -88,18 +107,25 @@ def lora_config(model: Model, network: Any) -> Any:
     )
 
 
-def save(network: Any, tokenizer: Any, folder: Path) -> None:
-    """Write full weights (an adapter is merged) and the tokenizer, so that `load` reads the folder plainly."""
+def save(network: Any, tokenizer: Any, folder: Path, *, adapter: bool = False) -> None:
+    """Write the weights and the tokenizer, for `load` to read.
+
+    Args:
+        adapter: write a LoRA adapter alone, which names its base; otherwise it is merged, and full weights are written.
+    """
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    if hasattr(network, "save_pretrained_merged"):  # Unsloth: 4-bit weights go back to 16 bits
+    if hasattr(network, "save_pretrained_merged") and not adapter:  # Unsloth: 4-bit weights go back to 16 bits
         network.save_pretrained_merged(str(folder), tokenizer, save_method="merged_16bit")
         return
-    if hasattr(network, "merge_and_unload"):
+    if hasattr(network, "merge_and_unload") and not adapter:
         network = network.merge_and_unload()
     network.config.use_cache = True  # trainers switch it off
-    network.save_pretrained(folder)
+    # An adapter that trained new words' embeddings holds these, and needs no copy of all the others.
+    network.save_pretrained(folder, **({"save_embedding_layers": False} if adapter else {}))
+    if adapter:
+        network.config.save_pretrained(folder)  # for libraries that look for it beside an adapter
     tokenizer.save_pretrained(folder)
 
 

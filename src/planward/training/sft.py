@@ -17,11 +17,12 @@ from trl import SFTConfig, SFTTrainer
 from planward.params import Params
 from planward.records import Record
 from planward.tasks.base import Task
+from planward.tasks.visits import visit
 from planward.training import models
 from planward.training.batching import Batching, training_state
 from planward.training.checkpoints import ROOT, Keeper, fingerprint, resume
 from planward.training.curves import Curves, show_progress
-from planward.training.examples import answer_ids, check_references, visit
+from planward.training.examples import answer_ids, check_references
 
 IGNORED = -100  # the label of a token that is not learnt
 TRAINED = {
@@ -58,7 +59,7 @@ def train(
     Raises:
         ValueError: `sft.batch_size` is no multiple of the processes, or an answer cannot be tokenised.
         PromptTooLong: a problem does not fit.
-        WrongReferences: a reference answer is not worth 1.
+        WrongReferences: a reference answer is no success.
     """
     state = training_state()
     batching = Batching.of("sft.batch_size", params.sft.batch_size, 1, params.sft.micro_batch_size, state.num_processes)
@@ -83,7 +84,8 @@ def train(
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     if state.is_main_process:
-        models.save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, model)
+        network = trainer.accelerator.unwrap_model(trainer.model)
+        models.save(network, tokenizer, model, adapter=params.model.keeps_adapter)
         longest = max(sum(label != IGNORED for label in example["labels"]) for example in examples)
         curves.close({"problems": len(records), "shots_dropped": dropped, "longest_answer": longest})
         shutil.rmtree(folder)
