@@ -336,7 +336,7 @@ def test_learning_curves_are_means_over_seeds_with_each_seed_behind(tree: Path, 
     assert "success in training" not in section
     assert "Every model was trained 2 times" in html
     assert "Each seed by itself" in html
-    assert missing(html) == ["demonstrations"]
+    assert missing(html) == ["demonstrations", "economy"]
 
 
 def test_labels_and_metrics_add_up(tree: Path, params: Params) -> None:
@@ -513,7 +513,7 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     assert "sft-200-3407.jsonl" in errors
     assert "fallback" not in errors
     assert "shots_dropped" not in errors
-    assert missing(html) == ["demonstrations"]
+    assert missing(html) == ["demonstrations", "economy"]
     marks = [html.count("← fails here"), html.count("← breaks a constraint")]
     assert all(marks)
     assert sum(marks) == html.count('<li class="failing">(stack b1 b2)')

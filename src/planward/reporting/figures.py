@@ -107,6 +107,34 @@ def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[s
     return _svg(figure, axes, name)
 
 
+def histogram(
+    name: str, series: Mapping[str, Sequence[float]], edges: Sequence[float], colours: Sequence[int]
+) -> Markup:
+    """One panel of outlines: the share of each bin between `edges`, one outline a series."""
+    figure, axes = _panel(name, "", whole=False)
+    for i, (label, shares) in enumerate(series.items()):
+        style: Any = {"color": PALETTE[colours[i]], "linestyle": LINES[i % len(LINES)]}
+        axes.stairs(shares, edges, label=label, linewidth=1.3, **style)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    return _svg(figure, axes, name)
+
+
+def agreement(name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int]) -> Markup:
+    """One panel from 0 to 1 both ways: a value with what lies about it against another; the diagonal is agreement."""
+    figure, axes = _panel(name, x_label, whole=False)
+    axes.plot([0, 1], [0, 1], color=RULE, linewidth=1)
+    for i, (label, points) in enumerate(series.items()):
+        x, y, low, high = ([point[place] for point in points] for place in range(4))
+        axes.fill_between(x, low, high, color=PALETTE[colours[i]], alpha=0.13, linewidth=0)
+        style: Any = {"color": PALETTE[colours[i]], "linestyle": LINES[i % len(LINES)], "marker": MARKERS[colours[i]]}
+        axes.plot(x, y, label=label, ms=3.5, **style)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    return _svg(figure, axes, name)
+
+
 def _panel(name: str, x_label: str, whole: bool = True, height: float = PANEL[1]) -> tuple[Figure, Axes]:
     """An empty panel; `whole`: the ticks of x are whole numbers."""
     with matplotlib.rc_context(_STYLE):

@@ -34,6 +34,9 @@ from planward.reporting.sections.breakdown import (
 )
 from planward.reporting.sections.curriculum import curriculum, curriculum_panels, difficulty
 from planward.reporting.sections.demonstrations import demonstrations, finding
+from planward.reporting.sections.economy import economy
+from planward.reporting.sections.economy import finding as economy_finding
+from planward.reporting.sections.economy import troubles as economy_troubles
 from planward.reporting.sections.elements import key_values
 from planward.reporting.sections.findings import comparisons, findings, headline, seeds_table, uncertainty_note
 from planward.reporting.sections.learning import learning, training_table
@@ -68,8 +71,12 @@ def render(results: Results, params: Params) -> str:
         constraints_in=constraints_in,
         title=title,
         method_title=method_title,
-        findings=[*findings(results.paired, results.shots, alpha), *finding(results, params)],
-        troubles=troubles(results, params),
+        findings=[
+            *findings(results.paired, results.shots, alpha),
+            *finding(results, params),
+            *economy_finding(results, params),
+        ],
+        troubles=[*troubles(results, params), *economy_troubles(results)],
         headline=headline(results.shots),
         comparisons=comparisons(results.paired, alpha),
         by_shots=success_panels(results.success[results.success["domain"] == ALL], "dataset_size", "N = {}"),
@@ -92,6 +99,8 @@ def render(results: Results, params: Params) -> str:
             by_kind(at(results.constraints, last)), "problems", f"{{}}, N = {last}" if last else "{}"
         ),
         demonstrations=demonstrations(results, params),
+        economy=economy(results, params),
+        economy_params=params.economy,
         learning=learning(results.curves),
         training_table=training_table(results.metrics),
         difficulty_table=difficulty(results.metrics.get("results/score/metrics.json", {})),

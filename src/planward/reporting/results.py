@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from planward.records import Prediction, Run
+from planward.records import Prediction, Record, Run
 from planward.reporting.demonstrations import Language
 from planward.reporting.figures import Point
 
@@ -43,6 +43,31 @@ class Demonstrations:
 
 
 @dataclass(frozen=True)
+class Month:
+    """A test problem of the economy and the answer of each method to it."""
+
+    problem: Record
+    answers: list[Prediction]
+
+
+@dataclass(frozen=True)
+class Economy:
+    """What the economy's stages wrote. The tables are those of `stages.analyse`."""
+
+    decisions: pd.DataFrame
+    paired: pd.DataFrame
+    collapse: pd.DataFrame
+    requirements: pd.DataFrame
+    histograms: pd.DataFrame
+    against_reference: pd.DataFrame
+    reference: Mapping[str, float]  # of the reference decisions: mean and standard deviation
+    macro: pd.DataFrame | None  # month, and a column a series
+    curves: dict[Run, dict[str, list[Point]]]  # by run, then by curve
+    quarantine: Mapping[str, int]  # lines by kind of fault
+    months: list[Month]
+
+
+@dataclass(frozen=True)
 class Results:
     """What the stages wrote; empty where a stage has not run. Tables are those of `stages.compare`."""
 
@@ -64,5 +89,6 @@ class Results:
     consumed: dict[Run, pd.DataFrame]
     curves: dict[Run, dict[str, list[Point]]]  # by run, then by curve
     demonstrations: Demonstrations
+    economy: Economy | None
     timing: list[dict[str, Any]]
     provenance: Provenance

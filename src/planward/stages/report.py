@@ -20,10 +20,11 @@ import pandas as pd
 import yaml
 
 from planward.params import PARAMS_FILE, Params
-from planward.records import METHODS, SELECTORS, Prediction, Run, read_predictions, written
+from planward.records import METHODS, SELECTORS, Prediction, Run, read_predictions, read_records, written
 from planward.reporting.page import render
-from planward.reporting.results import Demonstrations, Provenance, Results, Sample
-from planward.stages import compare
+from planward.reporting.results import Demonstrations, Economy, Month, Provenance, Results, Sample
+from planward.stages import analyse, compare
+from planward.stages.score import OUT as SCORE
 
 RESULTS = Path("results")
 Read = TypeVar("Read")
@@ -55,7 +56,8 @@ def run(params: Params) -> None:
         consumed=_by_run("training/*/consumed.parquet", lambda path: path.parent.name, pd.read_parquet, params),
         curves=_by_run("training/*/curves", lambda path: path.parent.name, _curves, params),
         demonstrations=_demonstrations(params),
-        timing=[_json(path) for path in _found("timing/*.json", params)],
+        economy=_economy(params.of("economy")),
+        timing=[_json(path) for path in _timing_files(params)],
         provenance=_provenance(),
     )
     with written(PAGE) as out:
@@ -93,7 +95,17 @@ def _found(pattern: str, params: Params) -> list[Path]:
 
 
 def _metrics_files(params: Params) -> list[Path]:
-    return [path for pattern in METRICS for path in _found(pattern, params)]
+    own = params.of("economy")
+    return [
+        *(path for pattern in METRICS for path in _found(pattern, params)),
+        *(path for pattern in METRICS for path in _found(f"economy/{pattern}", own)),
+    ]
+
+
+def _timing_files(params: Params) -> list[Path]:
+    """Of both tasks, whose sizes and seeds may differ."""
+    own, found = params.of("economy"), sorted(RESULTS.glob("timing/*.json"))
+    return [path for path in found if (own if "-economy" in path.stem else params).concerns(path.stem)]
 
 
 def _text(path: Path) -> str | None:
@@ -162,6 +174,42 @@ def _demonstrations(params: Params) -> Demonstrations:
     )
 
 
+def _economy(params: Params) -> Economy | None:
+    """What the economy's stages wrote; None where it was not analysed. `params` are the economy's own."""
+    folder, macro = params.placed(analyse.OUT), RESULTS / "economy/problems/macro.csv"
+    if not (folder / "decisions.csv").exists():
+        return None
+    names = ("decisions", "paired", "collapse", "requirements", "histograms", "against-reference")
+    tables = {name.replace("-", "_"): pd.read_csv(folder / f"{name}.csv") for name in names}
+    return Economy(
+        **tables,
+        reference=_json(folder / "metrics.json")["reference"],
+        macro=pd.read_csv(macro) if macro.exists() else None,
+        curves=_by_run("economy/training/*/curves", lambda path: path.parent.name, _curves, params),
+        quarantine=_quarantine(RESULTS / "economy/split/quarantine.jsonl"),
+        months=_months(params),
+    )
+
+
+def _months(params: Params) -> list[Month]:
+    """For each kind of household the test problem on which the rewards of `_last_runs` differ most, ties by id."""
+    answers: dict[str, list[Prediction]] = {}
+    for path in _last_runs("economy/predictions", METHODS, params):
+        for prediction in read_predictions(path):
+            if prediction.shot_num == min(params.evaluate.shots):
+                answers.setdefault(prediction.id, []).append(prediction)
+    chosen: dict[str, str] = {}
+    for problem in sorted(answers, key=lambda key: (_span(answers[key]), key)):
+        chosen.setdefault(answers[problem][0].domain, problem)
+    problems = {record.id: record for record in read_records(params.placed(SCORE) / "test.jsonl")}
+    return [Month(problems[chosen[kind]], answers[chosen[kind]]) for kind in sorted(chosen)]
+
+
+def _span(answers: Sequence[Prediction]) -> float:
+    """How far rewards differ, the largest first."""
+    return min(answer.reward for answer in answers) - max(answer.reward for answer in answers)
+
+
 def _frame(path: Path) -> pd.DataFrame:
     """A CSV file; one without a line, of a phase that had nothing to learn from, gives an empty frame."""
     return pd.read_csv(path) if path.stat().st_size > 1 else pd.DataFrame()
@@ -169,10 +217,11 @@ def _frame(path: Path) -> pd.DataFrame:
 
 def _short_prompts(params: Params) -> dict[str, int]:
     """For each prediction file the number of prompts that held fewer worked examples than asked for."""
+    own = params.of("economy")
+    found = [path for pattern in PREDICTIONS for path in _found(pattern, params)]
     return {
         str(path): sum(len(prediction.shot_ids) < prediction.shot_num for prediction in read_predictions(path))
-        for pattern in PREDICTIONS
-        for path in _found(pattern, params)
+        for path in [*found, *_found("economy/predictions/*.jsonl", own)]
     }
 
 
