@@ -1,0 +1,1 @@
+"""Work on other machines: Ray, and verl on it."""
