@@ -3,13 +3,13 @@ PYTHON ?= python3
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report test lint clean base
+.PHONY: report test lint clean base adapter
 
 report: .venv/ready
 	snakemake --cores $(CORES) results/report.html
 	@echo "Open results/report.html"
 
-test: lint
+test: lint .venv/cluster
 	pytest -n $(CORES) --dist loadfile
 
 lint: .venv/ready
@@ -23,6 +23,11 @@ base: .venv/ready ## train models/base anew
 	dvc repro models/base/dvc.yaml:base
 	dvc freeze models/base/dvc.yaml:base
 
+adapter: .venv/ready ## train models/economy anew
+	dvc unfreeze models/economy/dvc.yaml:adapter
+	dvc repro --single-item models/economy/dvc.yaml:adapter
+	dvc freeze models/economy/dvc.yaml:adapter
+
 clean:
 	rm -rf results logs .snakemake .checkpoints
 
@@ -32,3 +37,7 @@ clean:
 	pip install --quiet --disable-pip-version-check -r requirements.lock
 	pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch .venv/ready
+
+.venv/cluster: requirements-cluster.lock .venv/ready ## the extra `cluster`, which only some tests need
+	pip install --quiet --disable-pip-version-check -r requirements-cluster.lock
+	touch .venv/cluster

@@ -286,7 +286,8 @@ def test_a_stage_whose_input_is_missing_names_it(quick: Path) -> None:
 
 def test_every_stage_is_a_command_a_module_and_an_entry_of_the_pipeline() -> None:
     pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    pipeline |= yaml.safe_load((ROOT / "models/base/dvc.yaml").read_text())["stages"]
+    for model in ("base", "economy"):
+        pipeline |= yaml.safe_load((ROOT / f"models/{model}/dvc.yaml").read_text())["stages"]
     modules = {path.stem for path in (ROOT / "src/planward/stages").glob("*.py")} - {"__init__"}
     commands = {
         name: command

@@ -27,6 +27,7 @@ problems:
 sft: {epochs: 1}
 grpo: {steps: 2, batch_size: 5, num_generations: 2, reward: dense}
 ablations: {dataset_size: 10, run: [uniform]}
+economy: {own: {dataset_sizes: [10], grpo: {steps: 2}}}
 """  # laid over profiles/quick.yaml
 SELECTORS = ["random", "similarity", "pointer-sft", "pointer-rce", "pointer-grpo", "oracle"]
 
@@ -140,13 +141,12 @@ def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project)
     before = project.locked()
     project.edit("confidence: 0.95", "confidence: 0.9")
     plan = project.run("dvc", "repro", "--dry")
-    assert [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")] == [
-        "compare",
-        "report",
-    ]
+    stages = [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")]
+    assert set(stages) == {"compare", "compare-economy", "analyse-economy", "report"}
+    assert stages[-1] == "report"
     project.snakemake()
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
-    assert changed == {"compare", "report"}
+    assert changed == set(stages)
     assert project.stale() == set()
     project.commit()
 
@@ -159,11 +159,16 @@ def test_a_changed_parameter_reruns_exactly_what_lies_below_it(project: Project)
 
 def test_another_seed_or_variant_adds_its_own_runs_and_no_other(project: Project) -> None:
     after = {"compare", "report"}
+    economy = {f"{stage}-economy@10-1" for stage in ("schedule", "sft", "grpo")} | {
+        "compare-economy",
+        "analyse-economy",
+    }
+    economy |= {f"evaluate-economy@{method}-10-1" for method in ("sft", "grpo")}
     project.lay_over("seeds: [3407, 1]")
     trained = {"schedule@10-1", "sft@10-1", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     selectors = {f"{stage}@10-1" for stage in ("selector-sft", "selector-rce", "selector-grpo", "demonstrate")}
-    assert project.stale() == trained | variant | selectors | after
+    assert project.stale() == trained | variant | selectors | economy | after
 
     project.lay_over("seeds: [3407]\nablations: {run: [uniform, cooler]}")
     variant = {f"{stage}-ablation@cooler-10-3407" for stage in ("schedule", "grpo", "evaluate")}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -21,6 +21,10 @@ from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimit
 from planward.records import METHODS, Run, VerifierError, write_json
 
+if TYPE_CHECKING:
+    from planward.tasks import base as tasks
+
+CLUSTER = "On a cluster"
 app = typer.Typer(
     help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
     "`snakemake --cores 8 results/report.html` or `dvc repro` runs them all.",
@@ -28,6 +32,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+export = typer.Typer(help="Write a run for another trainer.", no_args_is_help=True)
+launch = typer.Typer(help="Submit an exported run to a cluster.", no_args_is_help=True)
+app.add_typer(export, name="export", rich_help_panel=CLUSTER)
+app.add_typer(launch, name="launch", rich_help_panel=CLUSTER)
+
+
+class Task(StrEnum):
+    planning = "planning"
+    economy = "economy"
+
+
+class Engine(StrEnum):
+    local = "local"
+    ray = "ray"
 
 
 class Split(StrEnum):
@@ -38,60 +58,71 @@ class Split(StrEnum):
 Size = Annotated[int, typer.Option(help="Training problems in all, one of dataset_sizes in params.yaml.")]
 Seed = Annotated[int, typer.Option(help="The run's seed, one of seeds in params.yaml.")]
 Variant = Annotated[str, typer.Option(help="grpo, or a variant under `ablations` in params.yaml.")]
+OfTask = Annotated[Task, typer.Option("--task", help="Which task the stage serves; its results lie in results/TASK/.")]
+OnEngine = Annotated[
+    Engine,
+    typer.Option("--engine", envvar="PLANWARD_ENGINE", help="Where bulk work is done: here, or on a Ray cluster."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", envvar="PLANWARD_ADDRESS", help="The Ray cluster's: auto, local, HOST:PORT or ray://HOST:PORT."
+    ),
+]
 TIMING = Path("results/timing")
 STAGES = "Stages"
 EXPECTED = (ParamsError, PddlError, SearchLimit, VerifierError, ValueError, OSError)
 
 
 @app.command(rich_help_panel=STAGES)
-def problems() -> None:
+def problems(task: OfTask = Task.planning, engine: OnEngine = Engine.local, address: Address = None) -> None:
     """Bring problems from any source into results/problems."""
     from planward.stages import problems as stage
 
-    _run("problems", stage.run)
+    _run("problems", _engaged(stage.run, engine, address), task)
 
 
 @app.command(rich_help_panel=STAGES)
-def split() -> None:
+def split(task: OfTask = Task.planning) -> None:
     """Check every line, set bad ones apart, divide the rest into train, validation and test."""
     from planward.stages import split as stage
 
-    _run("split", stage.run)
+    _run("split", stage.run, task)
 
 
 @app.command(rich_help_panel=STAGES)
-def score() -> None:
+def score(task: OfTask = Task.planning) -> None:
     """Score the difficulty of every problem and bucket each domain."""
     from planward.stages import score as stage
 
-    _run("score", stage.run)
+    _run("score", stage.run, task)
 
 
 @app.command(rich_help_panel=STAGES)
-def schedule(size: Size, seed: Seed, method: Variant = "grpo") -> None:
+def schedule(size: Size, seed: Seed, method: Variant = "grpo", task: OfTask = Task.planning) -> None:
     """Write down which problem is trained on at which step."""
     from planward.stages import schedule as stage
 
     run = Run(method, size, seed)
-    _run(_of_run("schedule", run), lambda params: stage.run(params, run))
+    _run(_of_run("schedule", run), lambda params: stage.run(params, run), task)
 
 
 @app.command(rich_help_panel=STAGES)
-def sft(size: Size, seed: Seed) -> None:
+def sft(size: Size, seed: Seed, task: OfTask = Task.planning) -> None:
     """Fine-tune the base model on reference plans."""
     from planward.stages import sft as stage
 
     run = Run("sft", size, seed)
-    _run(_of_run("sft", run), lambda params: stage.run(params, run))
+    _run(_of_run("sft", run), lambda params: stage.run(params, run), task)
 
 
 @app.command(rich_help_panel=STAGES)
-def grpo(size: Size, seed: Seed, method: Variant = "grpo") -> None:
+def grpo(size: Size, seed: Seed, method: Variant = "grpo", task: OfTask = Task.planning) -> None:
     """Train the SFT model by curriculum GRPO, rewarded by the plan verifier."""
     from planward.stages import grpo as stage
 
     run = Run(method, size, seed)
-    _run(_of_run("grpo", run), lambda params: stage.run(params, run))
+    _run(_of_run("grpo", run), lambda params: stage.run(params, run), task)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -99,6 +130,9 @@ def evaluate(
     method: Annotated[str, typer.Option(help="base, sft, grpo, or a variant under `ablations` in params.yaml.")],
     size: Annotated[int, typer.Option(help="The model's dataset size; 0 for base.")] = 0,
     seed: Annotated[int | None, typer.Option(help="The model's seed; base has none of its own.")] = None,
+    task: OfTask = Task.planning,
+    engine: OnEngine = Engine.local,
+    address: Address = None,
 ) -> None:
     """Complete every test problem with 0 to 4 worked examples; VAL gives the verdicts."""
     from planward.stages import evaluate as stage
@@ -106,7 +140,8 @@ def evaluate(
     if seed is None and method != "base":
         raise typer.BadParameter(f"{method} was trained once for each seed: which one?", param_hint="--seed")
     run = Run(method, size, seed or 0)
-    _run(_of_run("evaluate", run), lambda params: stage.run(params, run))
+    judged = _engaged(lambda params, judge: stage.run(params, run, judge), engine, address)
+    _run(_of_run("evaluate", run), judged, task)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -163,11 +198,19 @@ def demonstrate(
 
 
 @app.command(rich_help_panel=STAGES)
-def compare() -> None:
+def compare(task: OfTask = Task.planning) -> None:
     """Compute every table from the stored predictions."""
     from planward.stages import compare as stage
 
-    _run("compare", stage.run)
+    _run("compare", stage.run, task)
+
+
+@app.command(rich_help_panel=STAGES)
+def analyse(task: OfTask = Task.economy) -> None:
+    """Say what the models' answers decide: what can be read, how it spreads, what it is worth."""
+    from planward.stages import analyse as stage
+
+    _run("analyse", stage.run, task)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -186,6 +229,67 @@ def base() -> None:
     _threads()
     with _errors():
         stage.run()
+
+
+@app.command(rich_help_panel=STAGES)
+def adapter() -> None:
+    """Train models/economy, the adapter that teaches models/base the economy's words (see its README.md)."""
+    from planward.stages import adapter as stage
+
+    _threads()
+    with _errors():
+        stage.run(load_params())
+
+
+@export.command("verl")
+def export_verl(
+    size: Size,
+    seed: Seed,
+    method: Variant = "grpo",
+    task: OfTask = Task.planning,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; by default results/verl/RUN.")] = None,
+) -> None:
+    """Write a GRPO run as a folder that verl trains from on a Ray cluster."""
+    from planward.clusters.verl.export import exported
+
+    with _errors():
+        folder = exported(load_params().of(task.value), Run(method, size, seed), out)
+        print(f"{folder}: planward launch verl {folder} --address http://HEAD:8265")
+
+
+@launch.command("verl")
+def launch_verl(
+    folder: Annotated[Path, typer.Argument(help="What `planward export verl` wrote.")],
+    address: Annotated[
+        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The cluster's: http://HOST:8265 or ray://HOST:10001.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted.")] = False,
+) -> None:
+    """Train an exported run on a Ray cluster, and follow the job.
+
+    Exit status: 0 succeeded, 1 failed or stopped, 130 interrupted (the job goes on).
+    """
+    from planward.clusters.verl.jobs import launched
+
+    with _errors():
+        status = launched(folder, address, dry_run=dry_run)
+    raise typer.Exit(status)
+
+
+@app.command()
+def merge(
+    model: Annotated[Path, typer.Argument(help="A folder that holds a LoRA adapter and names its base.")],
+    out: Annotated[Path, typer.Argument(help="Where the full weights go.")],
+) -> None:
+    """Write a LoRA adapter and its base as one model."""
+    from planward.training import models
+
+    with _errors():
+        if not (model / "adapter_config.json").exists():
+            raise ParamsError(f"{model}: holds no adapter_config.json, so it is no adapter's folder")
+        settings = load_params().model.model_copy(update={"backend": "transformers", "load_in_4bit": False})
+        models.save(*models.load(settings, str(model), max_tokens=0, seed=0), out)
+        print(f"{out}: full weights")
 
 
 @app.command()
@@ -233,13 +337,15 @@ def params(
         print(f"{PARAMS_FILE}: good")
 
 
-def _run(name: str, stage: Callable[[Params], None], timed: bool = True) -> None:
+def _run(name: str, stage: Callable[[Params], None], task: Task = Task.planning, timed: bool = True) -> None:
     _threads()
     with _errors():
-        start = time.perf_counter()
-        stage(load_params())
+        start, params = time.perf_counter(), load_params().of(task.value)
+        stage(params)
         if timed and os.environ.get("RANK", "0") == "0":  # of several processes, the first
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+            command, at, key = name.partition("@")
+            name = name if task == Task.planning else f"{command}-{task}{at}{key}"
             figures = {
                 "stage": name,
                 "wall_s": round(time.perf_counter() - start, 2),
@@ -247,6 +353,20 @@ def _run(name: str, stage: Callable[[Params], None], timed: bool = True) -> None
                 "peak_rss_mb": round(own.ru_maxrss / 1024),
             }
             write_json(TIMING / f"{name}.json", figures)
+
+
+def _engaged(
+    stage: Callable[[Params, tasks.Task], None], engine: Engine, address: str | None
+) -> Callable[[Params], None]:
+    """The stage with a task whose bulk work is done by the engine."""
+
+    def run(params: Params) -> None:
+        from planward.clusters.engine import engaged_task
+
+        with engaged_task(params, engine.value, address) as task:
+            stage(params, task)
+
+    return run
 
 
 def _of_run(command: str, run: Run) -> str:
