@@ -17,17 +17,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from planward.agreement import distinct_plans
+from planward.cli import app
 from planward.clusters import engine
 from planward.clusters.connection import ClusterError, connected
 from planward.clusters.engine import CHUNK, engaged_task, places_of_chunks
-from planward.params import Params
+from planward.params import Evaluate, Params
 from planward.pddl.language import load_domain, load_problem
 from planward.records import Label, Meta, Record, VerifierError, read_records
 from planward.tasks import load_task
 from planward.val import InputError
 
+BASE = ["evaluate", "--method", "base"]
+REPOSITORY = Path(__file__).parent.parent
 PACKAGE = Path(engine.__file__).parent.parent
 ROOT = Path("results/problems")
 Pairs = list[tuple[Record, str]]
@@ -144,6 +148,28 @@ def test_problems_are_those_of_this_process(inside: Path, params: Params, tmp_pa
         task.bring(tmp_path)
     assert contents(tmp_path) == contents(inside / ROOT)
     assert len(contents(tmp_path)) == 2 + 24 + 1
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_commands_write_the_same_files_with_either_engine(
+    params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = {"shots": [0], "batch_size": 64}
+    text = params.model_copy(update={"evaluate": Evaluate(**evaluate)}).model_dump_json()  # JSON is YAML
+    written = []
+    for name in ("local", "ray"):
+        project = tmp_path / name
+        project.mkdir()
+        monkeypatch.chdir(project)
+        (project / "params.yaml").write_text(text)
+        (project / "models").symlink_to(REPOSITORY / "models")
+        for command in (["problems", "--engine", name], ["split"], ["score"], [*BASE, "--engine", name]):
+            done = CliRunner().invoke(app, command)
+            assert done.exit_code == 0, done.output
+        shutil.rmtree(project / "results/timing")
+        written.append(contents(project / "results"))
+    assert written[0] == written[1]
+    assert {"problems/problems.jsonl", "predictions/base-0.jsonl"} <= written[0].keys()
 
 
 @pytest.mark.usefixtures("cluster")

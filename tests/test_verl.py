@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import pickle
@@ -29,8 +30,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, get_scheduler
+from typer.testing import CliRunner
 
 from conftest import ROOT, laid_over
+from planward.cli import app
 from planward.clusters.verl import jobs, rewards
 from planward.clusters.verl.export import FolderTaken, exported, overrides
 from planward.clusters.verl.optimizers import LinearAdamW
@@ -687,27 +690,30 @@ def answers_within(seconds: float, address: str, token: str, process: subprocess
 
 
 JUDGED = """
-import json, sys, time
+import hashlib, json
 import pyarrow.parquet as pq
 import ray
 import reward
 
-def scores(rows, texts):
-    return [reward.compute_score(r["data_source"], t, r["reward_model"]["ground_truth"], r["extra_info"])
-            for r, t in zip(rows, texts)]
+def digest(start):
+    rows, texts = pq.read_table("train.parquet").to_pylist(), json.load(open("texts.json"))
+    pairs = [(rows[i % len(rows)], texts[i]) for i in range(start, len(texts), BATCHES)]
+    scores = [reward.compute_score(row["data_source"], text, row["reward_model"]["ground_truth"], row["extra_info"])
+              for row, text in pairs]
+    return hashlib.sha256(json.dumps(scores).encode()).hexdigest()
 
 @ray.remote(resources={"judge": 1}, num_cpus=0)
-def task(*batch):
-    time.sleep(0.05)
-    return ray.get_runtime_context().get_worker_id(), scores(*batch)
+def task(start):
+    return ray.get_runtime_context().get_worker_id(), digest(start)
 
 ray.init(logging_level="ERROR", log_to_driver=False)
-rows, texts = pq.read_table("train.parquet").to_pylist(), json.load(open("texts.json"))
 print("judging", flush=True)
-batches = [task.remote(rows[i::6], texts[i::6]) for i in range(6)]
-done = [ray.get(batch) for batch in batches]
-print("JUDGED " + json.dumps([done, scores(rows, texts)]), flush=True)
+done = [task.remote(start) for start in range(BATCHES)]
+print("JUDGED " + json.dumps([ray.get(done), digest(0)]), flush=True)
 """
+
+
+COMPLETIONS, BATCHES = 10_000, 20
 
 
 @needs_ray
@@ -716,17 +722,20 @@ def test_a_job_is_submitted_and_followed_and_workers_give_the_same_rewards(
 ) -> None:
     folder = shutil.copytree(made.folder, tmp_path / "job")
     rows = made.train
-    texts = [answers(made, row)[index % 4] for index, row in enumerate(rows)]
+    kinds = [answers(made, row) for row in rows]
+    texts = [kinds[index % len(rows)][index % 4] for index in range(COMPLETIONS)]
     (folder / "texts.json").write_text(json.dumps(texts))
-    (folder / "judged.py").write_text(JUDGED)
+    (folder / "judged.py").write_text(f"BATCHES = {BATCHES}\n{JUDGED}")
     status, text = launched(folder, head, "python", "judged.py")
     assert status == 0, text
     assert "succeeded" in text.splitlines()[-1]
     (line,) = [line for line in text.splitlines() if line.startswith("JUDGED ")]
     done, driver = json.loads(line.removeprefix("JUDGED "))
-    wanted = [scored(made, row, completion) for row, completion in zip(rows, texts, strict=True)]
-    assert driver == wanted
-    assert [each for _, each in done] == [wanted[start::6] for start in range(6)]
+    wanted = [scored(made, rows[index % len(rows)], text) for index, text in enumerate(texts)]
+    digests = [hashlib.sha256(json.dumps(wanted[i::BATCHES]).encode()).hexdigest() for i in range(BATCHES)]
+    assert [each for _, each in done] == digests
+    assert driver == digests[0]
+    assert len({json.dumps(each) for each in wanted}) >= 3
     assert len({worker for worker, _ in done}) == 2
 
 
@@ -793,3 +802,21 @@ def test_a_dry_run_shows_the_command(planning: Made, tmp_path: Path) -> None:
     assert "trainer.total_training_steps=3" in log[0]
     with pytest.raises(FileNotFoundError, match="planward export verl"):
         jobs.launched(tmp_path, "http://head:8265")
+
+
+def test_the_commands_export_a_run_and_show_what_they_would_submit(
+    planning: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(planning.project)
+    Path("params.yaml").write_text(planning.params.model_dump_json())  # JSON is YAML
+    run = ["--size", str(SIZE), "--seed", str(SEED)]
+    done = CliRunner().invoke(app, ["export", "verl", *run, "--out", "again"])
+    assert done.exit_code == 0, done.output
+    assert "planward launch verl again" in done.output
+    assert (Path("again") / "train.parquet").read_bytes() == (planning.folder / "train.parquet").read_bytes()
+    done = CliRunner().invoke(app, ["launch", "verl", "again", "--address", "http://head:8265", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "verl.trainer.main_ppo" in done.output
+    done = CliRunner().invoke(app, ["launch", "verl", "nowhere", "--address", "http://head:8265"])
+    assert done.exit_code == 2
+    assert "planward export verl" in done.output
