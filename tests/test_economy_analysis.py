@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -25,6 +26,7 @@ from planward.reporting.economy import (
     against_reference,
     analysis,
     answer_rows,
+    baselines,
     collapse,
     decisions,
     differences,
@@ -36,11 +38,13 @@ from planward.reporting.households import Households
 from planward.reporting.statistics import holm
 from planward.stages import analyse
 from planward.stages.compare import PredictionsError
+from planward.tasks.economy.states import State
 from test_report import DOMAINS, HOSTILE, missing, page, write_run
 
 BY = Uncertainty(confidence=0.95, resamples=200, seed=3407)
 SIZES, SHOTS = (100, 200), (0, 2)
 HOUSEHOLDS, MONTHS = 12, 4
+TRAINING = range(100, 160)  # households of the training split
 PROSE = f'Well, "work": 0.4 and "consumption": 0.6 {HOSTILE}'  # the lenient reader takes it, the strict one does not
 
 
@@ -87,8 +91,26 @@ def record(household: int, month: int) -> dict[str, Any]:
         "bucket": "easy",
         "meta": {"scenario": scenario(month), "domain_file": "economy", "problem_file": f"h{household:02}-m{month}"}
         | {"household": household, "month": month, "threshold": 0.75}
-        | {"state": {"employed": True, "age": 30.5, "tax_bracket": 2}},
+        | {"state": asdict(state(household, month))},
     }
+
+
+def state(household: int, month: int) -> State:
+    return State(
+        employed=scenario(month) == "employed",
+        age=30.5 + household % 7,
+        wage=3000.0 + 100 * (household % 11),
+        income=2000.0,
+        wealth=1000.0 + 500 * month,
+        disposable=1800.0 + 10 * household,
+        bracket=2,
+        price=1.0,
+        inflation=0.02,
+        interest=0.03,
+        unemployment=0.08,
+        transfer=600.0,
+        consumption=1500.0,
+    )
 
 
 def reference(household: int, month: int) -> tuple[float, float]:
@@ -137,9 +159,11 @@ def prediction(run: Run, household: int, month: int, shot_num: int) -> dict[str,
 
 
 def write_economy(root: Path, runs: Sequence[Run]) -> None:
-    """Test problems, and the answers of each run."""
+    """Problems, and the answers of each run to those of the test split."""
     months = list(product(range(HOUSEHOLDS), range(MONTHS)))
     write_jsonl(root / "results/economy/score/test.jsonl", [record(h, m) for h, m in months])
+    training = [record(h, m) for h, m in product(TRAINING, range(MONTHS))]
+    write_jsonl(root / "results/economy/score/train.jsonl", training)
     for run in runs:
         rows = [prediction(run, h, m, k) for k in SHOTS for h, m in months]
         write_jsonl(root / f"results/economy/predictions/{run.name}.jsonl", rows)
@@ -368,10 +392,47 @@ def test_paired_table_has_every_pair_with_holm_and_a_verdict() -> None:
 
 
 def test_base_alone_has_nothing_to_compare_and_no_requirements() -> None:
-    tables = analysis(frame([(0.1, 0.2), (0.3, 0.4)]), 0.02, BY)
+    answers = frame([(0.1, 0.2), (0.3, 0.4)])
+    tables = analysis(answers, naive([0.1, 0.2]), 0.02, BY)
     assert tables["paired"].empty
     assert tables["requirements"].empty
     assert len(tables["decisions"]) == 1
+    assert list(tables["baselines"]["reward"]) == pytest.approx([0.15])
+    assert tables["baselines"]["grpo_minus"].isna().all()
+
+
+# Baselines
+
+
+def naive(rewards: Sequence[float], name: str = "constant", months: int = 2) -> pd.DataFrame:
+    """A baseline's decisions in the states of `frame`, one each."""
+    n = len(rewards)
+    rows = {"baseline": name, "id": [f"p{i:03}" for i in range(n)], "household": [f"h{i // months}" for i in range(n)]}
+    reward = np.asarray(rewards, dtype=float)
+    return pd.DataFrame(rows | {"work": 0.3, "consumption": 0.7, "reward": reward, "good": reward >= 0.5})
+
+
+def test_baselines_by_hand() -> None:
+    runs = [frame([(0, 0)] * 4, "grpo", 100, rewards=[-1.0] * 4)]
+    runs += [
+        frame([(0, 0)] * 4, "grpo", 200, seed, rewards=[0.2, 0.4, 0.6, gain]) for seed, gain in ((1, 0.8), (2, 0.4))
+    ]
+    runs += [frame([(0, 0)] * 4, "grpo", 200, seed, rewards=[1.0] * 4, shot_num=2) for seed in (1, 2)]
+    answers = pd.concat(runs)
+    twice = pd.concat([naive([0, 0, 0, 0], "random"), naive([0.4, 0, 0, 0.8], "random")])
+    found = baselines(pd.concat([twice, naive([0.1, 0.5, 0.5, 0.9])]), answers, draws_of(answers))
+    random, constant = found.to_dict("records")
+    assert (random["baseline"], random["n"], random["households"]) == ("random", 4, 2)
+    assert (random["reward"], random["good"]) == (pytest.approx(0.15), 1 / 8)
+    # of the larger size without examples, 0.5 and 0.4 by seed, minus 0.05 and 0.2 by household
+    assert random["grpo_minus"] == pytest.approx(0.45 - 0.15)
+    assert (constant["reward"], constant["good"]) == (pytest.approx(0.5), 0.75)
+    assert (constant["work_mean"], constant["work_sd"]) == (pytest.approx(0.3), 0)
+    assert constant["grpo_minus"] == pytest.approx(-0.05)
+    # households' gains are 0 and 0 in the first seed, 0 and -0.2 in the second
+    assert (constant["grpo_minus_low"], constant["grpo_minus_high"]) == pytest.approx((-0.2, 0))
+    # and the baseline's own are 0.3 and 0.7
+    assert (constant["reward_low"], constant["reward_high"]) == pytest.approx((0.3, 0.7))
 
 
 # Requirements
@@ -474,6 +535,7 @@ def test_stage_writes_every_table_the_same_each_time(tree: Path, params: Params)
     assert set(first) == {
         *(f"{name}.csv" for name in ("decisions", "paired", "collapse", "requirements", "histograms")),
         "against-reference.csv",
+        "baselines.csv",
         "metrics.json",
     }
     analyse.run(economy)
@@ -494,6 +556,12 @@ def test_stage_writes_every_table_the_same_each_time(tree: Path, params: Params)
     gains = table(tree, "paired")
     assert len(gains) == 2 * 2 * 3
     assert set(gains["result"][gains["method_a"] == "base"]) == {"better"}
+    marks = table(tree, "baselines").set_index("baseline")
+    assert list(marks.index) == [
+        *("random", "constant", "nearest", "nearest-100", "four-nearest-mean", "reference", "best"),
+    ]
+    assert set(marks["n"]) == {48}
+    assert (marks["grpo_minus"] + marks["reward"]).to_numpy() == pytest.approx(1, abs=1e-5)
 
 
 def test_metrics_hold_the_requirements_of_the_last_model(tree: Path, params: Params) -> None:
@@ -503,6 +571,7 @@ def test_metrics_hold_the_requirements_of_the_last_model(tree: Path, params: Par
     assert metrics["runs"]["grpo-200"]["reward"] == 1
     assert (metrics["must_hold"]["hold"], metrics["must_hold"]["required"]) == (5, 6)  # 48 states are too few
     assert metrics["must_hold"]["answers"] == 48
+    assert metrics["baselines"]["best"] == {"reward": 1, "good": 1}
     works = [reference(h, m)[0] for h, m in product(range(HOUSEHOLDS), range(MONTHS))]
     assert metrics["reference"]["work_sd"] == pytest.approx(np.std(works), abs=1e-6)
 
@@ -549,6 +618,14 @@ def test_page_says_what_was_decided_and_whether_it_is_enough(html: str, params: 
     assert "GRPO is better than base in 4, worse in 0" in found
     assert "GRPO, N = 200: 5 of 6 requirements hold; not met: states asked." in found
     assert "Collapsed to nearly one decision, or not shown to be above it: base, seed 3407, 0 shots; base" in found
+    assert (
+        "Against baselines without a language model, the mean reward of GRPO (N = 200, 0 shots) is above that of "
+        "random, constant, nearest, nearest-100, four-nearest-mean, reference."
+    ) in found
+    marks = found[found.index("Baselines without a language model (n = 48)") :].partition("</table>")[0]
+    assert "mean reward of GRPO (N = 200, 0 shots) minus the baseline&#39;s" in marks
+    assert re.findall(r'<th scope="row">(.*?)</th>', marks)[-3:] == ["four-nearest-mean", "reference", "best"]
+    assert marks.count("+0.000 [+0.000, +0.000]") == 1  # minus the best
     required = found[found.index(f"What must hold after {steps} steps of GRPO: GRPO, N = 200, 0 shots") :]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', required.partition("</table>")[0], flags=re.DOTALL)
     cells = {name: re.findall(r"<td>(.*?)</td>", rest) for name, rest in rows}
@@ -588,7 +665,8 @@ def test_completions_and_prompts_stay_text(html: str) -> None:
     # a first month of every third household is in prose: there rewards differ most among the employed
     assert "h00-m0 (employed), rewards: base: -1.000; SFT, N = 200: 0.900; GRPO, N = 200: 1.000" in examples
     assert re.search(r"h\d\d-m3 \(unemployed\)", examples)
-    assert "age 30.5; tax bracket 2" in examples
+    assert '<p class="note">age 30.5; wage 3' in examples
+    assert "; bracket 2; price 1" in examples
     assert "format error</span>" in examples
     assert "a decision is good from a reward of 0.750" in examples
 
@@ -608,6 +686,8 @@ def test_one_model_alone_makes_a_section(tree: Path, params: Params) -> None:
     assert "What must hold" not in found
     assert "finding" not in found.partition("<h3>")[0]
     assert "Answers, 0 shots (n = 48)" in found
+    marks = found[found.index("Baselines without a language model") :].partition("</table>")[0]
+    assert re.findall(r'<th scope="col">(.*?)</th>', marks) == ["baseline", "mean reward", "good, percent"]
 
 
 def test_two_seeds_on_the_page(tree: Path, params: Params) -> None:

@@ -2,6 +2,7 @@
 
 `answers` is a frame with one row a prediction, made by `answer_rows`. Every method answered the same problems with the
 same numbers of worked examples. A cell (`CELL`) pools the seeds; see `households` for measures and their intervals.
+`naive` is a frame with one row a decision of a baseline, made by `baselines.baseline_rows` for the same problems.
 Rewards are in [-1, 1], `work` and `consumption` in [0, 1].
 """
 
@@ -51,6 +52,11 @@ COLUMNS = {
     "against-reference": [
         *("method", "dataset_size", "shot_num", "quantity", "low", "high", "n", "mean", "quartile_1", "quartile_3"),
     ],
+    "baselines": [
+        *("baseline", "n", "households", *(f"{name}{end}" for name in ("reward", "good") for end in _BOUNDS)),
+        *(f"{name}_{kind}" for name in QUANTITIES for kind in ("mean", "sd")),
+        *(f"grpo_minus{end}" for end in _BOUNDS),
+    ],
 }  # of each table, by the name of its file
 
 
@@ -85,7 +91,9 @@ def answer_rows(predictions: Iterable[Prediction], problems: Mapping[str, Record
     return pd.DataFrame(rows)
 
 
-def analysis(answers: pd.DataFrame, collapse_sd: float, by: Uncertainty) -> dict[str, pd.DataFrame]:
+def analysis(
+    answers: pd.DataFrame, naive: pd.DataFrame, collapse_sd: float, by: Uncertainty
+) -> dict[str, pd.DataFrame]:
     """Every table by the name of its file.
 
     Args:
@@ -100,6 +108,7 @@ def analysis(answers: pd.DataFrame, collapse_sd: float, by: Uncertainty) -> dict
         "requirements": requirements(answers, gains, spreads, collapse_sd, by.confidence),
         "histograms": histograms(answers),
         "against-reference": against_reference(answers),
+        "baselines": baselines(naive, answers, draws),
     }
     return {name: table.reindex(columns=COLUMNS[name]) for name, table in tables.items()}
 
@@ -271,9 +280,31 @@ def against_reference(answers: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["against-reference"])
 
 
+def baselines(naive: pd.DataFrame, answers: pd.DataFrame, draws: Households) -> pd.DataFrame:
+    """How good the decisions of each baseline are, a row each; n counts problems.
+
+    `grpo_minus`: GRPO's mean reward at its largest N and fewest worked examples, minus the baseline's on the same
+    problems; missing without GRPO. A baseline that decides a problem several times has the mean of these rewards.
+    """
+    grpo = next((cell for keys, cell in _last(answers) if keys["method"] == "grpo"), None)
+    rows: list[Row] = []
+    for name, chosen in naive.assign(seed=0).groupby("baseline", sort=False):
+        row: Row = {"baseline": name, "n": chosen["id"].nunique(), "households": chosen["household"].nunique()}
+        row |= _named("reward", draws.mean(chosen, "reward")) | _named("good", draws.mean(chosen, "good"))
+        for quantity in QUANTITIES:
+            values, middle = chosen[quantity], chosen[quantity].median()  # less the median, a constant's spread is 0
+            row |= {f"{quantity}_mean": values.mean(), f"{quantity}_sd": (values - middle).std(ddof=0)}
+        if grpo is not None:
+            other = grpo["id"].map(chosen.groupby("id")["reward"].mean())
+            row |= _named("grpo_minus", draws.mean(grpo.assign(difference=grpo["reward"] - other), "difference"))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def headline(answers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
     """The small table for `dvc metrics`: every run at the fewest worked examples, the requirements' values for the
-    last method at its largest N with how many of them hold, and the reference decisions on the same problems."""
+    last method at its largest N with how many of them hold, and on the same problems the reference decisions and the
+    baselines."""
     cells, required = tables["decisions"], tables["requirements"]
     measures = ["reward", "good", "parse_rate", "work_sd", "consumption_sd"]
     runs = {
@@ -281,6 +312,10 @@ def headline(answers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> dict[
         for row in cells[cells["shot_num"] == cells["shot_num"].min()].to_dict("records")
     }
     metrics: dict[str, Any] = {"runs": runs, "reference": reference_metrics(answers)}
+    metrics["baselines"] = {
+        str(row.baseline): {"reward": _rounded(row.reward), "good": _rounded(row.good)}
+        for row in tables["baselines"].itertuples()
+    }
     last = focus(required)
     if len(last):
         holds = {"required": len(last), "hold": int((last["holds"] == YES).sum())}

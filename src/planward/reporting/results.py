@@ -60,6 +60,7 @@ class Economy:
     requirements: pd.DataFrame
     histograms: pd.DataFrame
     against_reference: pd.DataFrame
+    baselines: pd.DataFrame
     reference: Mapping[str, float]  # of the reference decisions: mean and standard deviation
     macro: pd.DataFrame | None  # month, and a column a series
     curves: dict[Run, dict[str, list[Point]]]  # by run, then by curve

@@ -179,7 +179,7 @@ def _economy(params: Params) -> Economy | None:
     folder, macro = params.placed(analyse.OUT), RESULTS / "economy/problems/macro.csv"
     if not (folder / "decisions.csv").exists():
         return None
-    names = ("decisions", "paired", "collapse", "requirements", "histograms", "against-reference")
+    names = ("decisions", "paired", "collapse", "requirements", "histograms", "against-reference", "baselines")
     tables = {name.replace("-", "_"): pd.read_csv(folder / f"{name}.csv") for name in names}
     return Economy(
         **tables,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+from pydantic import ValidationError
 
 from planward.records import Record, Verdict
 
@@ -16,6 +18,24 @@ AS_IS: Alias = MappingProxyType({})
 
 class BadLine(ValueError):
     """A line of a problem file that cannot be used; the message is the reason that goes to quarantine."""
+
+
+def claimed_record(line: Mapping[str, Any], domain: str) -> Record:
+    """A line of a problem file as a record of the domain that it claims to be of; raises BadLine where it is none."""
+    if isinstance(line.get("meta"), dict):
+        line = {**line, "meta": {**line["meta"], "scenario": domain}}
+    try:
+        return Record.model_validate(line)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise BadLine(f"bad record: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+
+
+def worth(reward: float, success: bool, kind: Literal["dense", "sparse"]) -> float:
+    """What a trainer gets for a verdict under `grpo.reward`: dense, the verdict's reward; sparse, 1 or -1."""
+    if kind == "dense":
+        return reward
+    return 1.0 if success else -1.0
 
 
 class Task(Protocol):

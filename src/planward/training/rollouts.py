@@ -19,13 +19,12 @@ from planward.curriculum.decks import Slot
 from planward.curriculum.sampling import Result, Sampler
 from planward.params import BUCKETS, Params
 from planward.records import Record, Verdict, VerifierError, write_json
-from planward.tasks.base import Messages, Task
+from planward.tasks.base import Messages, Task, worth
 from planward.tasks.visits import visit
 from planward.training.replay import Replay
 
 Row = dict[str, Any]
 TRLS_OWN = ("reward", "entropy")  # TRL logs what the trainer got, over what it trained on, by these names
-BEST, WORST = 1.0, -1.0  # what success and all else are worth under a sparse reward
 
 
 class ScheduleViolated(RuntimeError):
@@ -163,9 +162,7 @@ class Rollouts:
 
     def _worth(self, reward: float, label: str) -> float:
         """What the trainer gets for a verdict."""
-        if self.params.grpo.reward == "dense":
-            return reward
-        return BEST if label == self.task.labels[0] else WORST
+        return worth(reward, label == self.task.labels[0], self.params.grpo.reward)
 
     def _verdict(self, record: Record, completion: str) -> Verdict:
         """Judge a completion; equal completions of a problem, common at low temperature, once."""

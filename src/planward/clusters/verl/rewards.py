@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from planward.params import Grpo, Params, load_params
 from planward.records import Outcome, Record, Verdict, VerifierError
 from planward.tasks import load_task
-from planward.tasks.base import Task
+from planward.tasks.base import Task, worth
 
 PARAMS, PROBLEMS = "params.yaml", "problems"  # in an exported folder
 SOURCE = "planward/"  # before a task's name, in the column data_source
@@ -62,18 +62,11 @@ def compute_score(
     row = extra_info or {}
     verdict = judge.verdict(_record(ground_truth), solution_str, _alias(row.get("alias")), row)
     return {
-        "score": worth(verdict, judge.params.grpo.reward),
+        "score": worth(verdict.reward, verdict.success, judge.params.grpo.reward),
         "acc": float(verdict.success),
         "verdict": verdict.reward,
         "label": verdict.label,
     }
-
-
-def worth(verdict: Verdict, reward: str) -> float:
-    """What a trainer gets for a verdict under `grpo.reward`: dense, the verdict's reward; sparse, 1 or -1."""
-    if reward == "dense":
-        return verdict.reward
-    return 1.0 if verdict.success else -1.0
 
 
 class Judge:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from planward.params import Params
 from planward.reporting import figures
+from planward.reporting.baselines import BEST
 from planward.reporting.economy import NO, QUANTITIES, REFERENCE, UNCLEAR, YES, focus
 from planward.reporting.names import method_title, rank, shots_title, title
 from planward.reporting.results import Economy, Month, Results
@@ -57,6 +58,8 @@ class Section:
     all_required: Table | None
     answers: Table
     all_answers: Table
+    baselines: Table
+    smallest: int  # N of the smallest training set
     decisions: Table
     all_decisions: Table
     success: list[Markup]
@@ -87,6 +90,8 @@ def economy(results: Results, params: Params) -> Section | None:
         all_required=all_required_table(found.requirements),
         answers=answers_table(found.decisions, fewest),
         all_answers=answers_table(found.decisions),
+        baselines=baselines_table(found),
+        smallest=params.of("economy").dataset_sizes[0],
         decisions=decisions_table(found, fewest),
         all_decisions=decisions_table(found),
         success=success_by_shots(found.decisions),
@@ -116,7 +121,8 @@ def troubles(results: Results) -> list[tuple[str, str, str]]:
 
 
 def findings(found: Economy, params: Params) -> list[str]:
-    """Sentences on the last method: its reward at the largest N, all comparisons, the requirements, collapse."""
+    """Sentences on the last method: its reward at the largest N, all comparisons, baselines, the requirements,
+    collapse."""
     alpha, paired = 1 - params.compare.confidence, found.paired
     if paired.empty:
         return []
@@ -133,7 +139,7 @@ def findings(found: Economy, params: Params) -> list[str]:
         f"Of {len(mine)} comparisons, one for each N, number of worked examples and other method, {name} is "
         f"{tally(mine, alpha)}.",
     ]
-    return [*sentences, *_held(found.requirements), _collapsed(found.collapse)]
+    return [*sentences, *_against_baselines(found), *_held(found.requirements), _collapsed(found.collapse)]
 
 
 def required_table(requirements: pd.DataFrame, steps: int) -> Table | None:
@@ -182,6 +188,21 @@ def decisions_table(found: Economy, shot_num: int | None = None) -> Table:
     groups = [("", len(head)), *((name, 2) for name in QUANTITIES)]
     head += ["mean", "standard deviation"] * len(QUANTITIES)
     return Table(f"Decisions{_at(shot_num)} (n = {cells['n'].max()})", head, rows, groups=groups)
+
+
+def baselines_table(found: Economy) -> Table:
+    """How good each baseline's decisions are, and GRPO's mean reward minus its own where GRPO has run."""
+    cells, grpo = found.baselines, _grpo(found)
+    rows = [
+        [
+            *(cell["baseline"], _interval(cell, "reward"), _interval(cell, "good", 100, 1)),
+            *([_interval(cell, "grpo_minus", sign="+")] if grpo else []),
+        ]
+        for cell in _asked(cells, None)
+    ]
+    head = ["baseline", "mean reward", "good, percent"]
+    head += [f"mean reward of {grpo} minus the baseline's"] if grpo else []
+    return Table(f"Baselines without a language model (n = {cells['n'].max()})", head, rows)
 
 
 def tests_table(paired: pd.DataFrame) -> Table:
@@ -321,6 +342,25 @@ def _held(requirements: pd.DataFrame) -> list[str]:
     return [f"{title(str(first['method']), int(first['dataset_size']))}: {'; '.join(parts)}."]
 
 
+def _against_baselines(found: Economy) -> list[str]:
+    """Which baselines GRPO's mean reward is above, below or not told apart from; nothing reaches more than the best."""
+    others, grpo = found.baselines[found.baselines["baseline"] != BEST], _grpo(found)
+    if not grpo:
+        return []
+    above, below = others["grpo_minus_low"] > 0, others["grpo_minus_high"] < 0
+    kinds = [("above", above), ("below", below), ("not told apart from", ~above & ~below)]
+    parts = [f"{word} that of {', '.join(others['baseline'][kind])}" for word, kind in kinds if kind.any()]
+    return [f"Against baselines without a language model, the mean reward of {grpo} is {'; '.join(parts)}."]
+
+
+def _grpo(found: Economy) -> str:
+    """The run that baselines are compared with: `GRPO (N = 400, 0 shots)`; empty without GRPO."""
+    own = found.decisions[found.decisions["method"] == "grpo"]
+    if own.empty:
+        return ""
+    return f"{method_title('grpo')} (N = {own['dataset_size'].max()}, {shots_title(int(own['shot_num'].min()))})"
+
+
 def _collapsed(collapse: pd.DataFrame) -> str:
     flat = collapse[collapse["collapsed"].astype(bool)]
     if flat.empty:
@@ -340,9 +380,10 @@ def _value(row: Any) -> tuple[str, str]:
     return f"{factor * row.value:{sign}.{digits}f}", f"[{low}, {high}]"
 
 
-def _interval(cell: dict[str, Any], name: str, factor: float = 1, digits: int = 3) -> str:
+def _interval(cell: dict[str, Any], name: str, factor: float = 1, digits: int = 3, sign: str = "") -> str:
     value, low, high = (factor * float(cell[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    return "" if pd.isna(value) else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    form = f"{sign}.{digits}f"
+    return "" if pd.isna(value) else f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _decimal(value: Any, factor: float = 1, digits: int = 3) -> str:

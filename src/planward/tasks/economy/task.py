@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from planward.params import Economy, Params, ParamsError
 from planward.records import Meta, Record, Verdict, VerifierError, write_jsonl, written
-from planward.tasks.base import AS_IS, Alias, BadLine, Messages
+from planward.tasks.base import AS_IS, Alias, BadLine, Messages, claimed_record
 from planward.tasks.economy.decisions import Decision, NotADecision, canonical, strict
 from planward.tasks.economy.neighbours import Examples, Standard, TooFewMonths, standards
 from planward.tasks.economy.prompt import compact_prompt, full_prompt, full_state
@@ -59,13 +58,7 @@ class EconomyTask:
 
     def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
         """The line as a record whose state can be read and whose reference is good, and its household's digest."""
-        if isinstance(line.get("meta"), dict):
-            line = {**line, "meta": {**line["meta"], "scenario": domain}}
-        try:
-            record = Record.model_validate(line)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise BadLine(f"bad record: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        record = claimed_record(line, domain)
         if domain not in SCENARIOS:
             raise BadLine(f"unknown domain: {domain!r} is none of {', '.join(SCENARIOS)}")
         meta = record.meta.model_extra or {}

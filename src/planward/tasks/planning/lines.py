@@ -6,13 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from planward.params import Params
 from planward.pddl.expressions import PddlError, Unsupported
 from planward.pddl.search import SearchLimit, Unsolvable
 from planward.records import Record
-from planward.tasks.base import BadLine, Task
+from planward.tasks.base import BadLine, Task, claimed_record
 from planward.tasks.planning.identity import identified
 from planward.tasks.planning.references import reference_plan
 from planward.val import InputError
@@ -27,13 +25,7 @@ class Lines:
 
     def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
         """As `Task.admitted`."""
-        if isinstance(line.get("meta"), dict):
-            line = {**line, "meta": {**line["meta"], "scenario": domain}}
-        try:
-            record = Record.model_validate(line)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise BadLine(f"bad record: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        record = claimed_record(line, domain)
         paths = self._files(record)
         if domain not in self.params.difficulty:
             raise BadLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
