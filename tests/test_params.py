@@ -84,6 +84,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_params(tmp_path / "empty.yaml")
 
 
+def test_what_another_task_lays_over_is_checked_and_named(params_file: Path, tmp_path: Path) -> None:
+    own = load_params(params_file).of("economy")
+    assert (own.task, own.placed(Path("results/score"))) == ("economy", Path("results/economy/score"))
+    assert own.grpo.batch_size == 4
+    assert own.ablations.variants == {}
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("economy: {own: {grpo: {stepz: 3}}}")
+    with pytest.raises(ParamsError, match=r"economy\.own\.grpo\.stepz: unknown key"):
+        merged_params(params_file, overlay)
+    params_file.write_text(params_file.read_text() + "\ntask: economy\n")
+    with pytest.raises(ParamsError, match="leave the key out"):
+        load_params(params_file).of("planning")
+
+
 def test_a_profile_changes_values_and_keeps_comments(params_file: Path, tmp_path: Path) -> None:
     before = params_file.read_text()
     overlay = tmp_path / "profile.yaml"

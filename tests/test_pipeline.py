@@ -42,7 +42,8 @@ class Project:
             if name and (ROOT / name).is_file() and not name.endswith("dvc.lock"):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name)
-        shutil.copyfile(ROOT / "models/base/dvc.lock", folder / "models/base/dvc.lock")
+        for model in ("base", "economy"):
+            shutil.copyfile(ROOT / f"models/{model}/dvc.lock", folder / f"models/{model}/dvc.lock")
         (folder / "small.yaml").write_text(SMALL)
         self.run("planward", "params", "profiles/quick.yaml", "small.yaml")
         self.run("git", "init", "--quiet")

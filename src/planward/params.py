@@ -554,7 +554,7 @@ class Adapter(Strict):
 
 
 class Params(Strict):
-    task: TaskName = "planning"  # set by `of`, not by params.yaml
+    task: TaskName = "planning"  # set by `of`; params.yaml, which serves all tasks, leaves it out
     seed: int = Field(ge=0)
     seeds: list[int] = Field(min_length=1)
     dataset_sizes: list[int] = Field(min_length=1)
@@ -583,10 +583,13 @@ class Params(Strict):
         Another task has no variants but its own.
 
         Raises:
-            ParamsError: `own` has an unknown key or a wrong value; the message names it.
+            ParamsError: `own` has an unknown key or a wrong value; the message names it. Or these are already those of
+                another task.
         """
-        if task == "planning":
+        if task == self.task:
             return self
+        if self.task != "planning":
+            raise ParamsError(f"task: these are the parameters of {self.task} alone; leave the key out")
         raw = self.model_dump(mode="json") | {"task": task}
         raw["ablations"] |= {"run": [], "variants": {}}
         section: Economy = getattr(self, task)

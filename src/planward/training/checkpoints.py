@@ -10,12 +10,15 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from transformers import TrainerCallback
 
+import planward
 from planward.records import Record, write_json
 
 ROOT = Path(".checkpoints")
@@ -39,8 +42,8 @@ def fingerprint(
     model: str,
     processes: int,
 ) -> str:
-    """Return 16 hexadecimal digits that change with anything a resumed run would have to share."""
-    digest = hashlib.sha256()
+    """Return 16 hexadecimal digits that change with anything a resumed run would have to share, its code included."""
+    digest = hashlib.sha256(code_digest())
     parts: list[Any] = [settings, [record.model_dump() for record in records], list(schedule), processes]
     digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
     folder = Path(model)
@@ -51,6 +54,17 @@ def fingerprint(
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+@cache
+def code_digest() -> bytes:
+    """Of the sources that a run's results depend on, and of the trainers' versions."""
+    digest = hashlib.sha256("".join(map(version, ("torch", "transformers", "trl", "peft"))).encode())
+    package = Path(planward.__file__).parent
+    for part in ("curriculum", "evaluation", "pddl", "tasks", "training"):
+        for file in sorted((package / part).rglob("*.py")):
+            digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes())
+    return digest.digest()
 
 
 def resume(folder: Path, steps: int | None = None) -> tuple[Path | None, Journal]:
