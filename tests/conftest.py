@@ -22,6 +22,14 @@ SIZES = {
 }
 
 
+LONGEST = ("test_pipeline.py", "test_verl.py", "test_training.py")  # of the test files: they go first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several processes share out whole files: a long one must not begin when the others have ended."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 def laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`base` with the values of `changes`; sections are merged, everything else is replaced."""
     merged = dict(base)
