@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,14 +42,11 @@ def run(params: Params) -> None:
         "held_out": held_out_metrics(others, network, tokenizer, settings),
     }
     models.save(network, tokenizer, CHECKPOINTS / "adapter", adapter=True)
-    for name in (
-        "config.json",
-        "adapter_config.json",
-        "adapter_model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ):
+    for name in ("config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(CHECKPOINTS / "adapter" / name, FOLDER / name)
+    config = json.loads((CHECKPOINTS / "adapter/adapter_config.json").read_text(encoding="utf-8"))
+    config["target_modules"].sort()  # a set to PEFT, written in any order
+    write_json(FOLDER / "adapter_config.json", config)
     write_json(FOLDER / "metrics.json", metrics)
     shutil.rmtree(CHECKPOINTS)
 
