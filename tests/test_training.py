@@ -22,6 +22,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 import letters
+import planward
 from planward.curriculum.decks import Slot
 from planward.curriculum.sampling import Adaptive, Fixed, Result
 from planward.curriculum.schedule import build_schedule
@@ -30,7 +31,7 @@ from planward.records import Label, Outcome, Record, Verdict, VerifierError
 from planward.tasks.base import AS_IS, Alias, Messages
 from planward.tasks.fitting import PromptTooLong, fit
 from planward.tasks.visits import draw_shots, visit
-from planward.training import examples, grpo, models, sft
+from planward.training import checkpoints, examples, grpo, models, sft
 from planward.training.batching import Batching
 from planward.training.checkpoints import JOURNAL
 from planward.training.rollouts import Disagreement, Rollouts, ScheduleViolated
@@ -308,6 +309,33 @@ def test_a_finished_run_that_gets_more_steps_goes_on_as_if_it_had_never_stopped(
     assert files("training/straight") == files("training/longer")
     with pytest.raises(ValueError, match=r"grpo\.extendable"):
         letters.params(grpo={"extendable": True})
+
+
+def test_a_checkpoint_of_other_code_is_not_gone_on_from(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
+    grpo = {"steps": 2, "lr_scheduler_type": "constant", "extendable": True, "save_steps": 1}
+    params = letters.params(grpo=grpo, curriculum=[{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}])
+    steps: list[int] = []
+
+    class Seen(TrainerCallback):
+        def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+            steps.append(state.global_step)
+
+    run_grpo("model", params)
+    run_grpo("model", params, callbacks=[Seen()])
+    assert steps == []
+
+    package = shutil.copytree(Path(planward.__file__).parent, workplace / "planward")
+    monkeypatch.setattr(planward, "__file__", str(package / "__init__.py"))
+    checkpoints.code_digest.cache_clear()
+    run_grpo("model", params, callbacks=[Seen()])
+    assert steps == []  # the same code, elsewhere
+    with (package / "tasks/base.py").open("a") as file:
+        file.write("# another line\n")
+    checkpoints.code_digest.cache_clear()
+    run_grpo("model", params, callbacks=[Seen()])
+    assert steps == [1, 2]
+    monkeypatch.undo()
+    checkpoints.code_digest.cache_clear()
 
 
 def test_grpo_killed_after_its_last_step_only_writes_its_outputs() -> None:

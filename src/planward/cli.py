@@ -58,7 +58,9 @@ class Split(StrEnum):
 Size = Annotated[int, typer.Option(help="Training problems in all, one of dataset_sizes in params.yaml.")]
 Seed = Annotated[int, typer.Option(help="The run's seed, one of seeds in params.yaml.")]
 Variant = Annotated[str, typer.Option(help="grpo, or a variant under `ablations` in params.yaml.")]
-OfTask = Annotated[Task, typer.Option("--task", help="Which task the stage serves; its results lie in results/TASK/.")]
+OfTask = Annotated[
+    Task, typer.Option("--task", help="The task to serve; results of the economy lie in results/economy/.")
+]
 OnEngine = Annotated[
     Engine,
     typer.Option("--engine", envvar="PLANWARD_ENGINE", help="Where bulk work is done: here, or on a Ray cluster."),

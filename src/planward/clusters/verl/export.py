@@ -25,8 +25,8 @@ from planward.clusters.verl.settings import (
     TRAIN,
     VALIDATION,
     VERL,
+    check_possible,
     hydra_lines,
-    impossible,
     settings,
 )
 from planward.curriculum.sets import balanced, training_set
@@ -74,8 +74,7 @@ def exported(params: Params, run: Run, folder: Path | None = None) -> Path:
         VerifierError: no verdict could be reached.
     """
     own = params.variant(run.method).model_copy(update={"seed": run.seed})
-    if faults := list(impossible(own)):
-        raise ParamsError("\n".join(["verl cannot do what params.yaml asks for:", *(f"  {fault}" for fault in faults)]))
+    check_possible(own)
     folder = params.placed(OUT) / run.name if folder is None else folder
     partial = _cleared(folder)
     base = params.placed(Path("results/models")) / replace(run, method="sft").name

@@ -38,8 +38,7 @@ def settings(params: Params, *, model: str, plain: bool, name: str, checkpoints:
     Raises:
         ParamsError: params.yaml asks for something that verl does not do; the message names every such key.
     """
-    if faults := list(impossible(params)):
-        raise ParamsError("\n".join(["verl cannot do what params.yaml asks for:", *(f"  {fault}" for fault in faults)]))
+    check_possible(params)
     grpo, limits, validation, cluster = params.grpo, params.prompt, params.validation, params.cluster
     forward = _forward(params)
     return {
@@ -127,6 +126,12 @@ def settings(params: Params, *, model: str, plain: bool, name: str, checkpoints:
         "trainer.project_name": "planward",
         "trainer.experiment_name": name,
     }
+
+
+def check_possible(params: Params) -> None:
+    """Raise ParamsError, which names every such key, where params.yaml asks for something that verl does not do."""
+    if faults := list(impossible(params)):
+        raise ParamsError("\n".join(["verl cannot do what params.yaml asks for:", *(f"  {fault}" for fault in faults)]))
 
 
 def impossible(params: Params) -> Iterator[str]:
