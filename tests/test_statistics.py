@@ -16,6 +16,7 @@ from planward.reporting.statistics import (
     Pairs,
     bootstrap_intervals,
     detectable_difference,
+    detectable_mean,
     holm,
     paired_interval,
     sign_flip,
@@ -180,3 +181,13 @@ def test_detectable_difference_shrinks_with_n_and_with_agreement() -> None:
     assert many < few / 5
     assert detectable_difference(0.1, 400, 0.95) < detectable_difference(0.4, 400, 0.95)
     assert detectable_difference(0.6, 3, 0.95) == 1
+
+
+def test_a_mean_of_the_detectable_size_is_found_four_times_in_five() -> None:
+    rng, n = np.random.default_rng(6), 60
+    d = detectable_mean(4.0, n, 0.95)
+    drawn = np.rint(rng.normal(d, 2.0, (600, n)) * 50).astype(np.int64)
+    assert np.mean([sign_flip(row) < 0.05 for row in drawn]) == pytest.approx(0.8, abs=0.05)
+    assert detectable_mean(1.0, n, 0.95) == pytest.approx(d / 2)
+    assert math.isnan(detectable_mean(0.0, n, 0.95))
+    assert detectable_mean(1.0, 3, 0.95) == math.inf

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 from planward.reporting.answers import Solved
 from planward.reporting.statistics import (
@@ -80,6 +81,24 @@ def differences(pairs: Sequence[tuple[Solved, Solved]], strata: Sequence[str], b
             | {"test": "sign-flip" if _many(a) else "mcnemar", "detectable_difference": 100 * smallest}
         )
     return rows
+
+
+def detectable(answers: NDArray[Any], confidence: float) -> float:
+    """The largest of the smallest detectable differences of all pairs of rows, in points of a hundred.
+
+    So the test would find, with 80 % power, any larger true difference between two of the rows.
+
+    Args:
+        answers: shape [rows, problems]; a row's success on each problem, the mean where it has several answers.
+
+    Returns:
+        NaN where there are no two rows.
+    """
+    if len(answers) < 2:
+        return float("nan")
+    n = answers.shape[1]
+    largest = float(pdist(answers.astype(np.float64), "sqeuclidean").max()) / n  # what is detectable grows with it
+    return 100 * detectable_difference(largest, n, confidence)
 
 
 def p_value(a: Solved, b: Solved) -> float:

@@ -15,19 +15,31 @@ import numpy as np
 import pandas as pd
 
 from planward.reporting.answers import RUN, Answers
-from planward.reporting.comparison import RATE, Uncertainty
+from planward.reporting.comparison import Uncertainty
 from planward.reporting.names import ALL, DIALECTS, PLAIN, ordered
-from planward.reporting.tables import ADJUSTED, CELL, AnyRun, Row, adjusted, compared, marked, rate_rows, result, seeds
+from planward.reporting.tables import (
+    ADJUSTED,
+    CELL,
+    RATES,
+    AnyRun,
+    Row,
+    adjusted,
+    compared,
+    marked,
+    rate_rows,
+    result,
+    seeds,
+)
 
 FOCUS, CEILING = "pointer-grpo", "oracle"  # the selector that the track is about; the one that sees the answer
 PAIRS = [(a, FOCUS) for a in ("random", "similarity", "pointer-sft", "pointer-rce", CEILING)]  # a and b of b minus a
 PAIRS += [("random", "similarity"), ("similarity", "pointer-sft")]
 
-_WILSON = ["n", "successes", "success_rate", "ci_low", "ci_high"]
+_WILSON = ["n", "successes", "success_rate", "ci_low", "ci_high", "detectable_difference"]
 COLUMNS = {
     "demonstrations": ["selector", "dataset_size", "seed", "shot_num", "domain", *_WILSON],
     "demonstrations-groups": ["selector", "dataset_size", "seed", "shot_num", "dialect", *_WILSON],
-    "demonstrations-cells": ["selector", "dataset_size", "dialect", "shot_num", *RATE, "best", "tied"],
+    "demonstrations-cells": ["selector", "dataset_size", "dialect", "shot_num", *RATES, "best", "tied"],
     "demonstrations-paired": ["dialect", "shot_num", "dataset_size", *ADJUSTED, "result"],
     "demonstrations-shots": [
         *("selector", "dataset_size", "shot_num", "seeds", "shots", "own_domain", "own_dialect"),

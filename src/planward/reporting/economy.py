@@ -35,12 +35,12 @@ _BOUNDS = ("", "_low", "_high")
 COLUMNS = {
     "decisions": [
         *(*CELL, "seeds", "households", "n", "parse_rate", "lenient_parse_rate", "minus_one_share"),
-        *(f"{name}{end}" for name in ("reward", "good") for end in _BOUNDS),
+        *(f"{name}{end}" for name in ("reward", "good") for end in (*_BOUNDS, "_detectable_difference")),
         *(f"{name}_{kind}{end}" for name in QUANTITIES for kind in ("mean", "sd") for end in _BOUNDS),
     ],
     "paired": [
         *("shot_num", "dataset_size", "method_a", "method_b", "seeds", "households", "n", "reward_a", "reward_b"),
-        *("difference", "ci_low", "ci_high", "p", "p_holm", "test", "result"),
+        *("difference", "ci_low", "ci_high", "p", "p_holm", "test", "detectable_difference", "result"),
     ],
     "collapse": [
         *(*RUN, "seed", "shot_num", "n", "distinct", "most_frequent_share"),
@@ -55,7 +55,7 @@ COLUMNS = {
     "baselines": [
         *("baseline", "n", "households", *(f"{name}{end}" for name in ("reward", "good") for end in _BOUNDS)),
         *(f"{name}_{kind}" for name in QUANTITIES for kind in ("mean", "sd")),
-        *(f"grpo_minus{end}" for end in _BOUNDS),
+        *(f"grpo_minus{end}" for end in (*_BOUNDS, "_detectable_difference")),
     ],
 }  # of each table, by the name of its file
 
@@ -117,9 +117,14 @@ def decisions(answers: pd.DataFrame, draws: Households) -> pd.DataFrame:
     """What each run decides by shot_num: how much can be read, how good it is, its mean and standard deviation.
 
     Parse rates and `minus_one_share` (of rewards that are -1) are shares of the answers of all seeds; decisions are
-    those that the strict parser reads.
+    those that the strict parser reads. `reward_detectable_difference`, in units of reward, and
+    `good_detectable_difference`, in points of a hundred, are between any two runs with the same shot_num.
     """
-    rows = []
+    rows, smallest = [], {}
+    for shot_num, asked in answers.groupby("shot_num"):
+        runs = [cell for _, cell in asked.groupby(RUN)]
+        found = {"reward": draws.detectable(runs, "reward"), "good": 100 * draws.detectable(runs, "good")}
+        smallest[shot_num] = {f"{name}_detectable_difference": value for name, value in found.items()}
     for keys, cell in answers.groupby(CELL):
         row: Row = dict(zip(CELL, keys, strict=True)) | _counts(cell)
         row |= {"parse_rate": cell["strict"].mean(), "lenient_parse_rate": cell["lenient"].mean()}
@@ -127,7 +132,7 @@ def decisions(answers: pd.DataFrame, draws: Households) -> pd.DataFrame:
         row |= _named("reward", draws.mean(cell, "reward")) | _named("good", draws.mean(cell, "good"))
         for name in QUANTITIES:
             row |= _named(f"{name}_mean", draws.mean(cell, name)) | _named(f"{name}_sd", draws.spread(cell, name))
-        rows.append(row)
+        rows.append(row | smallest[row["shot_num"]])
     return ordered(pd.DataFrame(rows), CELL)
 
 
@@ -151,6 +156,7 @@ def paired(answers: pd.DataFrame, draws: Households) -> pd.DataFrame:
                     | {"reward_a": gaps["reward_a"].mean(), "reward_b": gaps["reward_b"].mean()}
                     | {"difference": gain.value, "ci_low": gain.low, "ci_high": gain.high}
                     | {"p": draws.p_value(gaps, "difference"), "test": "sign-flip of households"}
+                    | {"detectable_difference": draws.detectable([cells[a], cells[b]], "reward")}
                 )
     table = pd.DataFrame(rows, columns=[name for name in COLUMNS["paired"] if name not in ("p_holm", "result")])
     table["p_holm"] = holm(list(table["p"]))
@@ -297,6 +303,7 @@ def baselines(naive: pd.DataFrame, answers: pd.DataFrame, draws: Households) -> 
         if grpo is not None:
             other = grpo["id"].map(chosen.groupby("id")["reward"].mean())
             row |= _named("grpo_minus", draws.mean(grpo.assign(difference=grpo["reward"] - other), "difference"))
+            row["grpo_minus_detectable_difference"] = draws.detectable([grpo, chosen], "reward")
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from planward.reporting.names import intervals_title, method_title, percent, shots_title, test_title
+from planward.reporting.names import (
+    detectable_note,
+    intervals_title,
+    method_title,
+    percent,
+    shots_title,
+    test_title,
+)
 
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -17,15 +24,17 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 
 def markdown(cells: pd.DataFrame) -> str:
-    """The headline table in Markdown: best cells bold, tied ones with a dagger."""
+    """The headline table in Markdown: best cells bold, tied ones with a dagger; below, what it could have found."""
     rows = _written(cells, "**{}**", "{} †", lambda text: text.replace("|", r"\|"))
     rows.insert(1, ["---", *["---:"] * (len(rows[0]) - 1)])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    note = detectable_note(cells["detectable_difference"])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + (f"\n{note}\n" if note else "")
 
 
 def latex(cells: pd.DataFrame, confidence: float) -> str:
     """The headline table as a LaTeX `tabular` for booktabs."""
     head, *body = _written(cells, r"\textbf{{{}}}", r"{}$^\dagger$", escape_latex)
+    note = escape_latex(detectable_note(cells["detectable_difference"]))
     lines = [
         r"% Needs \usepackage{booktabs}. Success in percent with "
         f"{100 * confidence:g} % intervals ({intervals_title(cells)}); bold: best of its",
@@ -36,6 +45,7 @@ def latex(cells: pd.DataFrame, confidence: float) -> str:
         r"\midrule",
         *(" & ".join(row) + r" \\" for row in body),
         r"\bottomrule",
+        *([rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize {note}}} \\"] if note else []),
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"

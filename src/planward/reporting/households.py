@@ -9,15 +9,16 @@ from it because their answers differ from each other's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 from planward.reporting.comparison import Uncertainty
-from planward.reporting.statistics import sign_flip
+from planward.reporting.statistics import detectable_mean, sign_flip
 
 GRID = 2**14  # of the test: differences of households are rounded to this part of the sum of their sizes
 Array = NDArray[np.float64]
@@ -75,6 +76,21 @@ class Households:
         sums = rows.groupby("household")[column].sum().to_numpy()
         size = np.abs(sums).sum()
         return sign_flip(np.rint(sums * (GRID / size)).astype(np.int64)) if size else 1.0
+
+    def detectable(self, cells: Sequence[pd.DataFrame], column: str) -> float:
+        """The largest of the smallest detectable differences of all pairs of cells, which answer the same problems.
+
+        What this test finds with 80 % power: `statistics.detectable_mean` of the differences of the households' sums,
+        divided by the problems of a household. Where a problem has several answers, their mean counts. NaN where there
+        are no two cells, or none that differ.
+        """
+        if len(cells) < 2:
+            return float("nan")
+        each = [cell.groupby(["household", "id"])[column].mean() for cell in cells]
+        sums: Array = np.stack([means.groupby("household").sum().to_numpy(np.float64) for means in each])
+        households, problems = sums.shape[1], len(each[0])
+        gaps = pdist(sums - sums.mean(axis=1, keepdims=True), "sqeuclidean") / households  # variances of differences
+        return detectable_mean(float(gaps.max()), households, self.by.confidence) * float(households / problems)
 
     def _estimate(self, rows: pd.DataFrame, terms: list[pd.Series], measure: Callable[..., Array]) -> Estimate:
         """A measure of sums over answers: `measure` is given the count of answers and the sum of each term."""

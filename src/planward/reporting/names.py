@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -41,6 +41,22 @@ def shots_title(shot_num: int) -> str:
 def percent(rate: float, low: float, high: float) -> str:
     """A rate with its interval, in percent: `57.3 [52.1, 62.4]`."""
     return f"{100 * rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def detectable_note(values: Iterable[float], unit: str = "points", between: str = "two rows") -> str:
+    """The sentence under a table of rates: what its column `detectable_difference` says, '' where that holds nothing.
+
+    Args:
+        unit: `points` of a hundred, or `units of reward`.
+        between: what the table lets its reader compare.
+    """
+    known = sorted(value for value in values if value == value)  # NaN: there was nothing to compare with
+    if not known:
+        return ""
+    digits = 1 if unit == "points" else 3
+    ends = list(dict.fromkeys(f"{value:.{digits}f}" for value in (known[0], known[-1])))
+    sizes = f"{' to '.join(ends)} {unit}{', depending on the column' if len(ends) > 1 else ''}"
+    return f"Smallest detectable difference between {between}: {sizes} (80 % power, before Holm's correction)."
 
 
 def rank(column: str, value: Any) -> tuple[int, Any]:

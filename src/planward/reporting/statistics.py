@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 from statsmodels.stats.proportion import proportion_confint
 
-POWER = 0.8  # of the smallest detectable difference; the convention, not a setting
+POWER = 0.8  # of the smallest detectable difference in tables; the convention, not a setting
 CHUNK = 500  # resamples at a time: bounds memory, changes no result
 
 
@@ -140,7 +140,7 @@ def sign_flip(differences: Sequence[int] | NDArray[np.int64]) -> float:
     return min(1.0, 2 * float(ways[: (largest - total) // 2 + 1].sum()))
 
 
-def detectable_difference(discordance: float, n: int, confidence: float) -> float:
+def detectable_difference(discordance: float, n: int, confidence: float, power: float = POWER) -> float:
     """The smallest true difference that the paired test would find with 80 % power on `n` problems.
 
     Solves n d^2 = (z_a sqrt(s) + z_b sqrt(s - d^2))^2 for d (Connor, Biometrics 43, 1987, 207-211), where s is
@@ -148,10 +148,26 @@ def detectable_difference(discordance: float, n: int, confidence: float) -> floa
     observed `discordance`, or d itself where that is larger, since with one seed a difference cannot exceed it.
     Before Holm's correction. 1.0 where n is too small to find anything.
     """
-    z_a, z_b = float(norm.ppf((1 + confidence) / 2)), float(norm.ppf(POWER))
+    z_a, z_b = float(norm.ppf((1 + confidence) / 2)), float(norm.ppf(power))
 
     def excess(d: float) -> float:
         s = max(discordance, d)
         return math.sqrt(n) * d - z_a * math.sqrt(s) - z_b * math.sqrt(max(s - d * d, 0.0))
 
     return float(brentq(excess, 1e-9, 1.0)) if excess(1.0) > 0 else 1.0
+
+
+def detectable_mean(variance: float, n: int, confidence: float) -> float:
+    """The smallest true mean that the sign-flip test of `n` numbers would find with 80 % power, in their unit.
+
+    Solves n d^2 = (z_a sqrt(v + d^2) + z_b sqrt(v))^2 for d, where v is the `variance` of the numbers, which stays as
+    it is whatever their mean: the test takes the mean square, v + d^2, for the variance if there is no difference.
+    It says nothing (NaN) where the numbers do not vary, and is infinite where n is too small to find anything.
+    """
+    z_a, z_b = float(norm.ppf((1 + confidence) / 2)), float(norm.ppf(POWER))
+    if not variance:
+        return math.nan
+    if n <= z_a * z_a:
+        return math.inf
+    deviations = math.sqrt(n) * z_b + math.sqrt(n * z_b**2 - (n - z_a**2) * (z_b**2 - z_a**2))
+    return math.sqrt(variance) * deviations / (n - z_a**2)

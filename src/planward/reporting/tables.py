@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from planward.records import Label
 from planward.reporting.answers import RUN, Answers
-from planward.reporting.comparison import DIFFERENCE, RATE, Uncertainty, differences, p_value, rates
+from planward.reporting.comparison import DIFFERENCE, RATE, Uncertainty, detectable, differences, p_value, rates
 from planward.reporting.names import ALL, ordered
 from planward.reporting.statistics import holm, wilson
 
 CELL = [*RUN, "shot_num"]
+RATES = [*RATE, "detectable_difference"]  # of a table of rates
 TIED = "statistically tied"
 ABLATIONS = ["variant", "dataset_size", "shot_num", *RATE, "default_success_rate", "default_ci_low", "default_ci_high"]
 ABLATIONS += ["difference", "difference_low", "difference_high", "p", "p_holm", "test", "detectable_difference"]
@@ -42,12 +43,12 @@ def success(answers: Answers, by: Uncertainty, extra: Sequence[str] = ()) -> pd.
     for domain, *others in product(domains, *values):
         kind = {"domain": domain} | dict(zip(extra, others, strict=True))
         rows += rate_rows(answers, answers.mask(**kind), by, kind)
-    return ordered(pd.DataFrame(rows)[[*CELL, "domain", *extra, *RATE]], [*CELL, "domain", *extra])
+    return ordered(pd.DataFrame(rows)[[*CELL, "domain", *extra, *RATES]], [*CELL, "domain", *extra])
 
 
 def shots(answers: Answers, by: Uncertainty) -> pd.DataFrame:
     """The headline table, one row a cell: rate, interval, and the marks of `marked`."""
-    cells = ordered(pd.DataFrame(rate_rows(answers, answers.everything, by, {}))[[*CELL, *RATE]], CELL)
+    cells = ordered(pd.DataFrame(rate_rows(answers, answers.everything, by, {}))[[*CELL, *RATES]], CELL)
     return marked(cells, answers, answers.everything, by.confidence)
 
 
@@ -72,13 +73,18 @@ def marked(cells: pd.DataFrame, answers: Answers, asked: NDArray[np.bool_], conf
 def seeds(outcomes: pd.DataFrame, confidence: float, extra: Sequence[str] = ()) -> pd.DataFrame:
     """Success rate and Wilson interval of each single run by shot_num and the columns `extra`.
 
-    Beside each other, the runs of a method show how much training's luck matters.
+    Beside each other, the runs of a method show how much training's luck matters. `detectable_difference` is that of
+    single runs, whichever their seeds.
     """
     keys = [*RUN, "seed", "shot_num", *extra]
     counts = outcomes.groupby(keys)["success"].agg(n="size", successes="sum").reset_index()
     bounds = [wilson(k, n, confidence) for k, n in zip(counts["successes"], counts["n"], strict=True)]
     low, high = zip(*bounds, strict=True)
-    return ordered(counts.assign(success_rate=counts["successes"] / counts["n"], ci_low=low, ci_high=high), keys)
+    counts = counts.assign(success_rate=counts["successes"] / counts["n"], ci_low=low, ci_high=high)
+    asked = ["shot_num", *extra]
+    found = {key: _detectable(own, [*RUN, "seed"], "success", confidence) for key, own in outcomes.groupby(asked)}
+    counts["detectable_difference"] = [found[key] for key in counts[asked].itertuples(index=False, name=None)]
+    return ordered(counts, keys)
 
 
 def paired(answers: Answers, by: Uncertainty) -> pd.DataFrame:
@@ -140,11 +146,20 @@ def result(p_holm: float, difference: float, alpha: float) -> str:
     return "better" if difference > 0 else "worse"
 
 
-def labels(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """How often each run's answers got each label, by shot_num, over all seeds; labels it never got count 0."""
+def labels(outcomes: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """How often each run's answers got each label, by shot_num, over all seeds; labels it never got count 0.
+
+    `detectable_difference` is between two runs' shares of a label, as they got it on the same problems.
+    """
     counts = outcomes.groupby([*CELL, "label"]).size().unstack(fill_value=0).stack().rename("count").reset_index()
     counts["share"] = counts["count"] / counts.groupby(CELL)["count"].transform("sum")
-    return ordered(counts, [*CELL, "label"])
+    found = {
+        (shot_num, label): _detectable(own.assign(got=own["label"] == label), RUN, "got", confidence)
+        for shot_num, own in outcomes.groupby("shot_num")
+        for label in counts["label"].unique()
+    }
+    asked = counts[["shot_num", "label"]].itertuples(index=False, name=None)
+    return ordered(counts.assign(detectable_difference=[found[key] for key in asked]), [*CELL, "label"])
 
 
 def constraints(outcomes: pd.DataFrame, answers: Answers, by: Uncertainty) -> pd.DataFrame:
@@ -158,7 +173,7 @@ def constraints(outcomes: pd.DataFrame, answers: Answers, by: Uncertainty) -> pd
     rows = [row for kind in kinds for row in rate_rows(answers, answers.mask(**kind), by, kind)]
     broken = (outcomes["label"] == Label.SAFETY.value).groupby([outcomes[key] for key in keys])
     shares = broken.agg(safety_violations="sum", safety_share="mean").reset_index()
-    return ordered(pd.DataFrame(rows)[[*keys, *RATE]].merge(shares, on=keys), keys)
+    return ordered(pd.DataFrame(rows)[[*keys, *RATES]].merge(shares, on=keys), keys)
 
 
 def metrics(cells: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -174,13 +189,27 @@ def metrics(cells: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def rate_rows(answers: Answers, asked: NDArray[np.bool_], by: Uncertainty, kind: Row) -> list[Row]:
-    """Rows of every run and shot_num on the problems `asked`; none where that is no problem."""
+    """Rows of every run and shot_num on the problems `asked`; none where that is no problem.
+
+    Beside the rate `detectable_difference`, between any two runs with the same shot_num.
+    """
     if not np.any(asked):
         return []
     chosen = list(product(answers.solved, answers.shots))
-    found = rates([answers.cell(run, shot_num, asked) for run, shot_num in chosen], answers.strata(asked), by)
+    cells = [answers.cell(run, shot_num, asked) for run, shot_num in chosen]
+    found = rates(cells, answers.strata(asked), by)
+    smallest = {
+        shot_num: detectable(
+            np.stack([c.mean(axis=(0, 1)) for c, key in zip(cells, chosen, strict=True) if key[1] == shot_num]),
+            by.confidence,
+        )
+        for shot_num in answers.shots
+    }
     return [
-        {"method": method, "dataset_size": size, "shot_num": shot_num} | kind | row
+        {"method": method, "dataset_size": size, "shot_num": shot_num}
+        | kind
+        | row
+        | {"detectable_difference": smallest[shot_num]}
         for ((method, size), shot_num), row in zip(chosen, found, strict=True)
     ]
 
@@ -210,3 +239,9 @@ def adjusted(
         for place, p in zip(places, holm([rows[place]["p"] for place in places]), strict=True):
             p_holm[place] = p
     return pd.DataFrame(rows).assign(p_holm=p_holm).reindex(columns=[*keys, *ADJUSTED])
+
+
+def _detectable(outcomes: pd.DataFrame, rows: Sequence[str], value: str, confidence: float) -> float:
+    """What is `detectable` of `value` between rows that the columns `rows` tell apart, on the problems they share."""
+    means = outcomes.groupby([*rows, "id"])[value].mean().unstack("id")
+    return detectable(means.to_numpy(np.float64), confidence)

@@ -12,7 +12,8 @@ from planward.records import METHODS, Prediction, Record, read_predictions, read
 from planward.reporting.baselines import baseline_rows
 from planward.reporting.comparison import Uncertainty
 from planward.reporting.economy import analysis, answer_rows, headline
-from planward.stages.compare import PREDICTIONS, PredictionsError, prediction_files, read_outcomes
+from planward.reporting.outcomes import PredictionsError
+from planward.stages.compare import PREDICTIONS, prediction_files, read_outcomes
 from planward.stages.score import OUT as SCORE
 from planward.tasks import load_task
 
