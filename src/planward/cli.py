@@ -19,7 +19,7 @@ from rich.console import Console
 from planward.params import PARAMS_FILE, Params, ParamsError, load_params, merged_params
 from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimit
-from planward.records import METHODS, Run, VerifierError, write_json
+from planward.records import METHODS, Run, VerifierError, write_json, written
 
 if TYPE_CHECKING:
     from planward.tasks import base as tasks
@@ -43,6 +43,12 @@ app.add_typer(launch, name="launch", rich_help_panel=CLUSTER)
 class Task(StrEnum):
     planning = "planning"
     economy = "economy"
+
+
+class Compared(StrEnum):
+    planning = "planning"
+    economy = "economy"
+    demonstrations = "demonstrations"
 
 
 class Engine(StrEnum):
@@ -324,6 +330,130 @@ def validate(
         for name, value in rows.items():
             print(f"{name.replace('_', ' ')}: {'-' if value in (None, '') else value}")
     raise typer.Exit(0 if verdict.success else 1)
+
+
+@app.command()
+def diff(
+    revisions: Annotated[
+        list[str],
+        typer.Argument(help="Commits, branches, tags, DVC experiments, or workspace."),
+    ],
+    task: Annotated[
+        Compared, typer.Option("--task", help="What to compare; demonstrations: the selectors of worked examples.")
+    ] = Compared.planning,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this method (base, sft, grpo, a variant, a selector); may be repeated."),
+    ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help="Only this N, and methods without one; may be repeated.")
+    ] = None,
+    shots: Annotated[
+        list[int] | None, typer.Option(help="Only this number of worked examples; may be repeated.")
+    ] = None,
+    flips: Annotated[
+        int, typer.Option(min=0, help="Print so many problems that flipped each way, of every cell, with both plans.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML page to this file as well.")] = None,
+) -> None:
+    """Compare two experiments on the same problems, or rank three and more.
+
+    Differences are the second minus the first. Predictions, parameters and costs come from Git and DVC's cache; the
+    workspace is not touched. Narrow the comparison before you look: Holm's correction is over what is compared.
+    """
+    from planward.experiments.comparison import compared
+    from planward.experiments.document import document
+    from planward.experiments.experiment import read_experiments, uncertainty
+    from planward.experiments.ranking import ranked
+
+    _threads()
+    with _errors():
+        experiments = read_experiments(revisions, task.value, method or (), size or ())
+        by, asked = uncertainty(own.revision for own in experiments), shots or ()
+        found = (
+            compared(experiments[0], experiments[1], task.value, by, asked)
+            if len(experiments) == 2
+            else ranked(experiments, task.value, by, asked)
+        )
+        if as_json:
+            print(json.dumps(document(found)))
+        else:
+            from planward.experiments.terminal import print_compared
+
+            print_compared(found, Console(), flips)
+        if html is not None:
+            from planward.experiments.page import page
+
+            with written(html) as out:
+                out.write(page(found))
+            Console(stderr=True, soft_wrap=True).print(f"{html}: the same as a page", markup=False, highlight=False)
+
+
+@app.command()
+def power(
+    difference: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=100, help="A true difference, in points of a hundred; without, 1, 2, 3, 5 and 10."),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(min=0.5, max=0.9999, help="Of the test; without, compare.confidence in params.yaml.")
+    ] = None,
+    power: Annotated[float, typer.Option(min=0.5, max=0.9999, help="With which the difference is to be found.")] = 0.8,
+    comparisons: Annotated[
+        int, typer.Option(min=1, help="Made in one table: alpha is divided by it, as in Holm's first step.")
+    ] = 1,
+    a: Annotated[str, typer.Option("--a", help="One method, as in results/predictions.")] = "sft",
+    b: Annotated[str, typer.Option("--b", help="The other one.")] = "grpo",
+    discordance: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=1, help="Share of problems that just one of the two solves; reads no results."),
+    ] = None,
+    problems: Annotated[
+        int | None, typer.Option(min=1, help="With --discordance: what so many test problems can find.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; differences are shares.")] = False,
+) -> None:
+    """Say how many test problems and seeds it takes to find a true difference between two methods."""
+    from planward.reporting import sample_size
+    from planward.reporting.answers import Answers
+    from planward.stages.compare import PREDICTIONS, read_outcomes
+
+    if problems is not None and discordance is None:
+        raise typer.BadParameter("the results say how many problems there are", param_hint="--problems")
+    asked = sample_size.DIFFERENCES if difference is None else (difference / 100,)
+    with _errors():
+        settings = load_params()
+        confidence = settings.compare.confidence if confidence is None else confidence
+        alpha = (1 - confidence) / comparisons
+        if discordance is None:
+            answers = Answers.of(read_outcomes(settings.placed(PREDICTIONS), settings))
+            known = sample_size.evidence(answers, a, b, confidence)
+            answer = sample_size.answer_from(known, asked, alpha, power)
+        else:
+            answer = sample_size.answer_by_hand(discordance, problems, asked, alpha, power)
+    if as_json:
+        print(json.dumps(answer.json))
+        return
+    console = Console()
+    for part in sample_size.printed(answer):
+        console.print(part, highlight=False)
+
+
+@app.command()
+def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Ask DVC as well which stages are out of date.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Check this machine and this folder, and say what to do. Exit status: 1 where something stops a run."""
+    from planward import doctor
+
+    found = list(doctor.findings(deep))
+    if as_json:
+        print(doctor.as_json(found))
+    else:
+        Console().print(doctor.as_table(found))
+    raise typer.Exit(doctor.exit_status(found))
 
 
 @app.command()

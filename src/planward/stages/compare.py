@@ -6,26 +6,26 @@ from collections.abc import Container
 from pathlib import Path
 
 import pandas as pd
-from pydantic import ValidationError
 
 from planward.params import Params
-from planward.records import METHODS, SELECTORS, Run, read_predictions, read_records, write_json, written
+from planward.records import METHODS, SELECTORS, Run, read_records, write_json, written
 from planward.reporting import formats, tables
 from planward.reporting.answers import Answers
 from planward.reporting.comparison import Uncertainty
 from planward.reporting.demonstrations import Language, demonstration_tables
 from planward.reporting.demonstrations import headline as demonstrations_headline
+from planward.reporting.outcomes import (
+    PredictionsError,
+    check_constraints,
+    check_seeds,
+    file_outcomes,
+    joined_outcomes,
+)
 
 PREDICTIONS = Path("results/predictions")
 SELECTIONS = Path("results/demonstrations/predictions")  # the selectors' predictions
 DIALECTS = Path("results/dialects")
 TABLES = Path("results/tables")
-COLUMNS = ["id", "domain", "bucket", "constrained", "method", "dataset_size", "seed", "shot_num", "shot_ids", "label"]
-COLUMNS += ["success"]
-
-
-class PredictionsError(ValueError):
-    """The prediction files cannot be compared; the message names the file and the fault."""
 
 
 def run(params: Params) -> None:
@@ -49,7 +49,7 @@ def run(params: Params) -> None:
         "shots": cells,
         "paired": tables.paired(answers, by),
         "domains": tables.domains(answers, by),
-        "labels": tables.labels(plain),
+        "labels": tables.labels(plain, by.confidence),
         "constraints": tables.constraints(plain, answers, by),
         "ablations": tables.ablations(Answers.of(outcomes), by, variants, params.ablations.dataset_size),
     }
@@ -100,55 +100,15 @@ def read_outcomes(folder: Path, params: Params) -> pd.DataFrame:
     paths = prediction_files(folder, params)
     if not paths:
         raise PredictionsError(f"{folder}: no prediction files (*.jsonl); run `evaluate` first")
-    frames = {path: _read(path) for path in paths}
-    first, *others = paths
-    asked = set(_asked(frames[first]))
-    for path in others:
-        if odd := sorted(asked.symmetric_difference(_asked(frames[path]))):
-            problem, shot_num = odd[0]
-            raise PredictionsError(
-                f"{first} and {path} do not answer the same problems: {len(odd)} pairs of problem and shot_num are "
-                f"in one of them only, such as {problem!r} with {shot_num} shots; evaluate both on the same test split"
-            )
-    outcomes = pd.concat(frames.values(), ignore_index=True)
-    trained = outcomes[outcomes["dataset_size"] > 0].drop_duplicates(["method", "dataset_size", "seed"])
-    for seed in sorted(trained["seed"].unique()):
-        for (method, size), own in trained.groupby(["method", "dataset_size"]):
-            if seed not in set(own["seed"]):
-                raise PredictionsError(
-                    f"{folder}: no {Run(str(method), int(size), int(seed)).name}.jsonl, but others have this seed; "
-                    "evaluate it, or take the seed out of `seeds`"
-                )
-    kinds = outcomes.groupby("id")["constrained"].nunique()
-    if len(odd_ids := kinds.index[kinds > 1]):
-        raise PredictionsError(
-            f"{folder}: the files do not agree on whether problem {odd_ids[0]!r} has safety constraints; "
-            "evaluate every model on the same test split"
-        )
+    outcomes = joined_outcomes({str(path): _read(path) for path in paths})
+    check_seeds(outcomes, str(folder))
+    check_constraints(outcomes, str(folder))
     return outcomes
 
 
 def _read(path: Path) -> pd.DataFrame:
-    rows: list[list[object]] = []
-    try:
-        for prediction in read_predictions(path):
-            rows.append([getattr(prediction, column) for column in COLUMNS])
-    except ValidationError as error:
-        raise PredictionsError(f"{path}: line {len(rows) + 1} is no prediction: {error}") from None
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    if frame.empty:
-        raise PredictionsError(f"{path}: holds no predictions")
-    keys = frame[["method", "dataset_size", "seed"]].drop_duplicates()
-    runs = sorted({Run(str(method), int(size), int(seed)).name for method, size, seed in keys.itertuples(index=False)})
-    if runs != [path.stem]:
-        raise PredictionsError(f"{path}: holds predictions of {', '.join(runs)}, not of {path.stem}")
-    twice = frame.duplicated(["id", "shot_num"])
-    if twice.any():
-        problem, shot_num = frame.loc[twice, ["id", "shot_num"]].iloc[0]
-        raise PredictionsError(
-            f"{path}: {twice.sum()} duplicated rows (same id and shot_num), such as {problem!r} with {shot_num} shots"
-        )
-    return frame
+    with path.open(encoding="utf-8") as lines:
+        return file_outcomes(str(path), path.stem, lines)
 
 
 def _check_known(outcomes: pd.DataFrame, column: str, known: Container[str], source: Path) -> None:
@@ -158,7 +118,3 @@ def _check_known(outcomes: pd.DataFrame, column: str, known: Container[str], sou
             raise PredictionsError(
                 f"{SELECTIONS}/{name}.jsonl: problem {problem!r} is not in {source}; run `demonstrate` for it again"
             )
-
-
-def _asked(frame: pd.DataFrame) -> list[tuple[str, int]]:
-    return list(zip(frame["id"], frame["shot_num"], strict=True))
