@@ -26,7 +26,18 @@ from planward.reporting.sections.examples import samples
 from planward.reporting.sections.selectors import quality_table
 from planward.reporting.statistics import holm
 from planward.stages import compare, report
-from test_report import DOMAINS, HOSTILE, missing, page, prediction, read_csv, rewrite, write_everything_else, write_run
+from test_report import (
+    DOMAINS,
+    HOSTILE,
+    missing,
+    page,
+    prediction,
+    read_csv,
+    rewrite,
+    section_of,
+    write_everything_else,
+    write_run,
+)
 
 SIZES, SHOTS, PROBLEMS = (100, 200), (1, 2), 16  # problems a domain; a fourth of them plain
 SKILL = {"random": 2, "similarity": 7, "pointer-sft": 6, "pointer-rce": 7, "pointer-grpo": 11, "oracle": 15}
@@ -158,7 +169,8 @@ def html_of(root: Path) -> str:
 
 def test_success_of_each_run_by_domain(done: Path) -> None:
     rows = read_csv(done, "demonstrations")
-    assert ",".join(rows[0]) == "selector,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high"
+    columns = "selector,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high"
+    assert ",".join(rows[0]) == f"{columns},detectable_difference"
     assert list(dict.fromkeys(row["selector"] for row in rows)) == list(SELECTORS)
     assert len(rows) == (3 + 3 * 2) * 2 * 3
     assert [row["domain"] for row in rows[:3]] == ["all", *DOMAINS]
@@ -175,7 +187,8 @@ GRPO = ("pointer-grpo", "200", "1", "all")
 
 def test_plain_problems_and_dialects_side_by_side_are_all_problems(done: Path) -> None:
     rows, everything = read_csv(done, "demonstrations-groups"), read_csv(done, "demonstrations")
-    assert ",".join(rows[0]) == "selector,dataset_size,seed,shot_num,dialect,n,successes,success_rate,ci_low,ci_high"
+    columns = "selector,dataset_size,seed,shot_num,dialect,n,successes,success_rate,ci_low,ci_high"
+    assert ",".join(rows[0]) == f"{columns},detectable_difference"
     assert [(row["dialect"], row["n"]) for row in rows[:2]] == [("plain", "8"), ("dialects", "24")]
     whole = [int(row["successes"]) for row in everything if row["domain"] == "all"]
     assert [int(a["successes"]) + int(b["successes"]) for a, b in zip(rows[::2], rows[1::2], strict=True)] == whole
@@ -341,7 +354,7 @@ def test_what_is_no_selector_is_refused(tree: Path, params: Params) -> None:
 
 
 def section(html: str) -> str:
-    return html[html.index('<h2 id="demonstrations">') : html.index('<h2 id="economy">')]
+    return section_of(html, "demonstrations")
 
 
 def test_page_says_how_the_selectors_compare(done: Path) -> None:
@@ -351,9 +364,8 @@ def test_page_says_how_the_selectors_compare(done: Path) -> None:
         "With worked examples chosen by pointer-grpo (N = 200), the frozen model solves 78.1 % of 32 test problems "
         "(8 plain, 24 in dialects), over all numbers of examples"
     )
-    assert sentence in html[: html.index('<h2 id="demonstrations">')]  # among the results of the page
     assert sentence in found
-    assert "better than random in 4, worse in 0 and statistically tied in 0" in found
+    assert "better than random in all 4 cells" in found
     assert re.search(r"similarity, 46.9 %: better, \+31\.2 \[\+\d", found)
     assert "worse than another selector in 0 of 16 comparisons" in found
     assert "statistically tied" in found
@@ -367,7 +379,8 @@ def test_page_says_how_the_selectors_compare(done: Path) -> None:
 
 def test_heat_table_is_shaded_by_success_and_marked(done: Path) -> None:
     found = section(html_of(done))
-    table = found[found.index("<caption><span>Success in percent, with its interval") :].partition("</table>")[0]
+    caption = "<caption><span>Success in percent of a frozen model, by selector"
+    table = found[found.index(caption) :].partition("</table>")[0]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table, flags=re.DOTALL)
     names = [name for name, _ in rows]
     assert names == ["random", "similarity", *(f"{p}, N = {n}" for p in POINTERS for n in SIZES), "oracle"]
@@ -376,7 +389,7 @@ def test_heat_table_is_shaded_by_success_and_marked(done: Path) -> None:
     assert max(shades["oracle"]) == max(shade for row in shades.values() for shade in row)
     assert all(row == sorted(row) for row in shades.values())
     cells = dict(rows)
-    assert "<strong>75.0</strong><small>[57.9, 86.7]</small>" in cells["pointer-grpo, N = 200"]
+    assert "<strong>75.0</strong> <small>[57.9, 86.7]</small>" in cells["pointer-grpo, N = 200"]
     assert "<strong>" not in cells["oracle"]
     assert "†" not in cells["oracle"] + cells["random"]
     assert "†" in cells["pointer-grpo, N = 100"]
@@ -503,9 +516,9 @@ def test_prompts_that_lost_an_example_are_told(tree: Path, params: Params) -> No
         lambda rows: [*rows[:-1], rows[-1] | {"shot_ids": rows[-1]["shot_ids"][1:]}],
     )
     html = page(tree, params)
-    trouble = html[html.index("Look at these first") : html.index('id="results"')]
-    assert "<strong>1</strong>: prompts with fewer worked examples than asked for" in trouble
-    assert "results/demonstrations/predictions/similarity-0.jsonl" in trouble
+    failures = section_of(html, "failures")
+    assert "<strong>Prompts with fewer worked examples than asked for, to fit</strong>" in failures
+    assert re.search(r"<li>1 <span[^>]*>\(results/demonstrations/predictions/similarity-0.jsonl\)", failures)
 
 
 def test_page_says_which_phases_kept_the_weights_they_had_started_from(tree: Path, params: Params) -> None:

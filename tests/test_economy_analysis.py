@@ -39,7 +39,7 @@ from planward.reporting.statistics import holm
 from planward.stages import analyse
 from planward.stages.compare import PredictionsError
 from planward.tasks.economy.states import State
-from test_report import DOMAINS, HOSTILE, missing, page, write_run
+from test_report import DOMAINS, HOSTILE, missing, page, section_of, write_run
 
 BY = Uncertainty(confidence=0.95, resamples=200, seed=3407)
 SIZES, SHOTS = (100, 200), (0, 2)
@@ -209,7 +209,7 @@ def analysed_page(root: Path, params: Params) -> str:
 
 
 def section(html: str) -> str:
-    return html[html.index('<h2 id="economy">') : html.index('<h2 id="difficulty">')]
+    return section_of(html, "economy")
 
 
 # Measures
@@ -365,6 +365,17 @@ def test_p_value_of_one_sign_and_of_no_difference() -> None:
     answers = frame([(0, 0)] * 16).assign(gain=np.linspace(0.01, 0.3, 16), none=0.0)
     assert draws_of(answers).p_value(answers, "gain") == pytest.approx(2 / 2**8)
     assert draws_of(answers).p_value(answers, "none") == 1.0
+
+
+def test_what_is_detectable_is_of_households_and_the_same_with_each_month_told_twice() -> None:
+    rng = np.random.default_rng(7)
+    a, b, c = (frame([(0, 0)] * 24, rewards=rng.random(24)) for _ in range(3))
+    draws = draws_of(a)
+    pairs = [draws.detectable(pair, "reward") for pair in ([a, b], [a, c], [b, c])]
+    assert draws.detectable([a, b, c], "reward") == pytest.approx(max(pairs))
+    doubled = [pd.concat([cell, cell.assign(id=cell["id"] + "x")]) for cell in (a, b)]
+    assert draws.detectable(doubled, "reward") == pytest.approx(pairs[0])
+    assert np.isnan(draws.detectable([a], "reward"))
 
 
 def test_paired_table_has_every_pair_with_holm_and_a_verdict() -> None:
@@ -614,8 +625,7 @@ def test_page_says_what_was_decided_and_whether_it_is_enough(html: str, params: 
     steps = params.of("economy").grpo.steps
     sentence = "In the economy, GRPO (N = 200, 0 shots) has a mean reward of 1.000 on 48 states of 12 households: "
     assert sentence + "better than base, +" in found
-    assert sentence in html[: html.index('<h2 id="learning">')]
-    assert "GRPO is better than base in 4, worse in 0" in found
+    assert "GRPO is better than base in all 4 cells" in found
     assert "GRPO, N = 200: 5 of 6 requirements hold; not met: states asked." in found
     assert "Collapsed to nearly one decision, or not shown to be above it: base, seed 3407, 0 shots; base" in found
     assert (
@@ -625,10 +635,10 @@ def test_page_says_what_was_decided_and_whether_it_is_enough(html: str, params: 
     marks = found[found.index("Baselines without a language model (n = 48)") :].partition("</table>")[0]
     assert "mean reward of GRPO (N = 200, 0 shots) minus the baseline&#39;s" in marks
     assert re.findall(r'<th scope="row">(.*?)</th>', marks)[-3:] == ["four-nearest-mean", "reference", "best"]
-    assert marks.count("+0.000 [+0.000, +0.000]") == 1  # minus the best
+    assert marks.count("+0.000 <small>[+0.000, +0.000]</small>") == 1  # minus the best
     required = found[found.index(f"What must hold after {steps} steps of GRPO: GRPO, N = 200, 0 shots") :]
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', required.partition("</table>")[0], flags=re.DOTALL)
-    cells = {name: re.findall(r"<td>(.*?)</td>", rest) for name, rest in rows}
+    rows = re.findall(r'<th scope="row".*?>(.*?)</th>(.*?)</tr>', required.partition("</table>")[0], flags=re.DOTALL)
+    cells = {name: re.findall(r"<td.*?>(.*?)</td>", rest) for name, rest in rows}
     assert cells["states asked"] == ["at least 500", "48", "", "no"]
     assert cells["states whose answer is the JSON asked for, percent"] == ["100", "100.0", "[92.6, 100.0]", "yes"]
     assert cells["mean reward, minus base&#39;s on the same states"][0] == "at least 0"
@@ -714,7 +724,8 @@ def test_troubles_of_the_economy_stand_first(tree: Path, params: Params) -> None
     write_jsonl(tree / "results/economy/split/quarantine.jsonl", [{"reason": "bad state: age is negative"}] * 2)
     write_json(tree / "results/economy/training/grpo-200-3407/metrics.json", {"shots_dropped": 3})
     html = analysed_page(tree, params)
-    trouble = html[html.index("Look at these first") : html.index('id="results"')]
-    assert "<strong>2</strong>: states set apart: bad state" in trouble
+    trouble = section_of(html, "failures")
+    assert "<strong>States set apart: bad state</strong>" in trouble
+    assert re.search(r"<li>2 <span[^>]*>\(results/economy/split/quarantine.jsonl\)", trouble)
     assert "shots_dropped = 3" in trouble
     assert "results/economy/training/grpo-200-3407/metrics.json" in trouble

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from statsmodels.stats.proportion import proportion_confint
 from planward.params import Params, load_params
 from planward.records import BASE, Run, write_json, write_jsonl
 from planward.reporting.formats import escape_latex
-from planward.reporting.sections.breakdown import constraints_in
+from planward.reporting.sections.breakdown import constraints_in, domain_bucket_table
+from planward.reporting.sections.elements import Table
 from planward.reporting.sections.learning import mean_curve, thinned
+from planward.reporting.sections.running import stages_table
 from planward.stages import compare, report
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
@@ -183,6 +185,11 @@ def page(root: Path, params: Params) -> str:
     return (root / "results/report.html").read_text(encoding="utf-8")
 
 
+def section_of(html: str, name: str) -> str:
+    """The section of the page whose heading has this id."""
+    return html[html.index(f'<h2 id="{name}">') :].partition("</section>")[0]
+
+
 def missing(html: str) -> list[str]:
     """What the page names as not written."""
     return re.findall(r'<p class="missing">No (.*?): ', html)
@@ -192,7 +199,7 @@ def test_success_table_has_its_columns_order_and_wilson_intervals(tree: Path, pa
     compare.run(params)
     rows = read_csv(tree, "success")
     columns = "method,dataset_size,shot_num,domain,seeds,n,successes,success_rate,ci_low,ci_high,interval"
-    assert ",".join(rows[0]) == columns
+    assert ",".join(rows[0]) == f"{columns},detectable_difference"
     runs = dict.fromkeys((row["method"], row["dataset_size"]) for row in rows)
     assert list(runs) == [("base", "0"), ("sft", "100"), ("sft", "200"), ("grpo", "100"), ("grpo", "200")]
     assert [row["domain"] for row in rows[:3]] == ["all", "blocksworld", "ferry"]
@@ -223,7 +230,7 @@ def test_shots_table_marks_the_best_and_what_is_tied_with_it(tree: Path, params:
     compare.run(params)
     lines = (tree / "results/tables/shots.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "| method | N | 0 shots | 1 shot | 4 shots |"
-    base, grpo = lines[2], lines[-1]
+    base, grpo = lines[2], lines[-3]
     assert "†" not in base
     assert "**" not in base
     assert grpo.startswith("| GRPO | 200 | **90.0 [69.9, 97.2]**")
@@ -231,8 +238,25 @@ def test_shots_table_marks_the_best_and_what_is_tied_with_it(tree: Path, params:
     tex = (tree / "results/tables/shots.tex").read_text(encoding="utf-8")
     assert r"\textbf{90.0 [69.9, 97.2]}" in tex
     assert r"\toprule" in tex
-    assert all(line.count("&") == 4 for line in tex.splitlines() if line.endswith(r"\\"))
+    assert all(line.count("&") == 4 for line in tex.splitlines() if line.endswith(r"\\") and "multicolumn" not in line)
+    assert lines[-1].startswith("Smallest detectable difference between two rows: ")
+    assert escape_latex(lines[-1]) in tex
     assert escape_latex("50 % of a_b & {c}\\") == r"50 \% of a\_b \& \{c\}\textbackslash{}"
+
+
+def test_every_table_of_rates_says_what_differences_it_would_have_found(tree: Path, params: Params) -> None:
+    """In a cell it is as large as in any comparison of two rows on these problems; fewer problems show less."""
+    compare.run(two_seeds(tree, params))
+    found = {
+        name: [r["shot_num"] == "0" and float(r["detectable_difference"]) for r in read_csv(tree, name)]
+        for name in ("shots", "success", "buckets", "seeds", "constraints", "labels", "paired")
+    }
+    largest = max(found["paired"])
+    assert len({value for value in found["shots"] if value}) == 1
+    assert max(found["shots"]) >= largest > 0
+    assert max(found["seeds"]) > max(found["shots"])  # the mean of two seeds is steadier than either
+    assert max(found["buckets"]) > max(found["success"]) > max(found["shots"])
+    assert 0 < max(found["labels"]) <= 100 >= max(found["constraints"]) > max(found["shots"])
 
 
 def test_several_seeds_are_pooled(tree: Path, params: Params) -> None:
@@ -311,7 +335,7 @@ def test_ablations_compare_each_variant_with_grpo_and_stand_nowhere_else(tree: P
         "sft",
         "grpo",
     }
-    section = html[html.index('<h2 id="ablations">') : html.index('<h2 id="labels">')]
+    section = section_of(html, "ablations")
     assert "uniform: statistically tied with GRPO, +0.0 [+0.0, +0.0] points, p = 1.000." in section
     assert "dense: worse than GRPO, -60.0 [" in section
     assert "{&#34;grpo&#34;: {&#34;reward&#34;: &#34;dense&#34;}}" in section
@@ -329,9 +353,9 @@ def test_learning_curves_are_means_over_seeds_with_each_seed_behind(tree: Path, 
     both = two_seeds(tree, params)
     write_everything_else(tree, (100, 200), DOMAINS, (3407, 1))
     html = page(tree, both)
-    section = html[html.index('<h2 id="learning">') : html.index('<h2 id="where">')]
+    section = section_of(html, "learning")
     success = section[section.index('aria-label="success"') :].partition("</svg>")[0]
-    assert success.count("stroke-opacity: 0.35") == 4  # two seeds at each of two sizes
+    assert success.count("stroke-opacity:0.35") == 4  # two seeds at each of two sizes
     assert 'aria-label="success on validation"' in section
     assert "success in training" not in section
     assert "Every model was trained 2 times" in html
@@ -345,7 +369,7 @@ def test_labels_and_metrics_add_up(tree: Path, params: Params) -> None:
     assert sum(int(row["count"]) for row in rows) == 20
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
     metrics = json.loads((tree / "results/tables/metrics.json").read_text(encoding="utf-8"))
-    panel = html[html.index('<h2 id="labels">') : html.index('<h2 id="constraints">')].partition("</svg>")[0]
+    panel = section_of(html, "labels").partition("</svg>")[0]
     assert re.findall(r">(\d+%)<", panel) == [f"{percent}%" for percent in range(0, 101, 20)]
     assert metrics["base-0"] == {"success_0_shot": 0.3, "success_mean": pytest.approx(1 / 3, abs=1e-6), "n": 20}
 
@@ -375,7 +399,7 @@ def test_constraints_table_keeps_the_two_kinds_of_problems_apart(
     found = read_csv(tmp_path, "constraints")
     keys = ["method", "dataset_size", "shot_num", "constrained"]
     columns = [*keys, "seeds", "n", "successes", "success_rate", "ci_low", "ci_high", "interval"]
-    columns += ["safety_violations", "safety_share"]
+    columns += ["detectable_difference", "safety_violations", "safety_share"]
     assert list(found[0]) == columns
     numbers = [[row[c] for c in (*keys, "n", "successes", "safety_violations", "safety_share")] for row in found]
     assert numbers == [
@@ -390,7 +414,7 @@ def test_constraints_table_keeps_the_two_kinds_of_problems_apart(
 
 def test_page_shows_success_with_and_without_constraints(tree: Path, params: Params) -> None:
     html = page(tree, params)
-    section = html[html.index('<h2 id="constraints">') : html.index('<h2 id="difficulty">')]
+    section = section_of(html, "constraints")
     assert "10 of the 20 test problems have constraints" in section
     assert "reaches the goal but breaks a\nconstraint is not a success" in section
     assert re.findall(r"<caption><span>(.*?)</span>", section) == [
@@ -401,7 +425,7 @@ def test_page_shows_success_with_and_without_constraints(tree: Path, params: Par
     # base, no examples: solves 0, 3 and 6 of blocksworld, 1, 4 and 7 of ferry; breaks constraints of ferry 0 and 3
     row = section[section.index('<th scope="row">base</th>') :].partition("</tr>")[0]
     cells = re.findall(r"<td>(.*?)</td>", row, flags=re.DOTALL)
-    assert [cell.partition(" [")[0] for cell in cells] == ["40.0", "20.0", "2 (20.0 %)"]
+    assert [cell.partition(" <small>[")[0] for cell in cells] == ["40.0", "20.0", "2 (20.0 %)"]
 
 
 def test_a_run_without_constraints_says_so(tree: Path, params: Params) -> None:
@@ -409,7 +433,7 @@ def test_a_run_without_constraints_says_so(tree: Path, params: Params) -> None:
         rewrite(path, lambda rows: [row | {"constrained": False} for row in rows])
     html = page(tree, params)
     assert "No test problem of this run has safety constraints." in html
-    assert "with safety constraints" not in html
+    assert "with safety constraints" not in html.partition("<script")[0]
     assert "must also keep" not in html
     assert {row["constrained"] for row in read_csv(tree, "constraints")} == {"False"}
 
@@ -427,7 +451,7 @@ def test_samples_show_the_constraints_of_their_problem(tree: Path, params: Param
     for path in (tree / "results/predictions").glob("*.jsonl"):
         rewrite(path, lambda rows: [row | {"constrained": row["domain"] == "ferry"} for row in rows])
     html = page(tree, params)
-    samples = html[html.index('<h2 id="samples">') : html.index('<h2 id="cost">')].split("<details>")[1:]
+    samples = section_of(html, "samples").split('<details class="sample">')[1:]
     assert len(samples) == 2 * report.SAMPLES
     for sample in samples:
         with_constraints = "<summary>ferry" in sample
@@ -506,9 +530,10 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     assert "GRPO solves 90.0 % of 20 test problems" in html
     assert "60.0 points more than base" in html
     assert "statistically tied with SFT" in html
-    assert "<strong>90.0 [69.9, 97.2]</strong>" in html
-    errors = html[html.index("Look at these first") : html.index('id="results"')]
-    assert "<strong>1</strong>: input lines set apart: bad JSON" in errors
+    assert "<strong>90.0</strong> <small>[69.9, 97.2]</small>" in html
+    errors = section_of(html, "failures")
+    assert "<strong>Input lines set apart: bad JSON</strong>" in errors
+    assert re.search(r"<li>1 <span[^>]*>\(results/split/quarantine.jsonl\)", errors)
     assert "unmatched_names = 1" in errors
     assert "sft-200-3407.jsonl" in errors
     assert "fallback" not in errors
@@ -519,6 +544,85 @@ def test_page_states_the_results_and_what_needs_an_explanation(tree: Path, param
     assert sum(marks) == html.count('<li class="failing">(stack b1 b2)')
 
 
+def test_first_screen_says_what_was_run_and_in_two_sentences_what_it_means(tree: Path, params: Params) -> None:
+    html = page(tree, params)
+    first = html[html.index("<h1") : html.index('<h2 id="failures">')]
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", first))
+    assert facts["domains"] == "blocksworld, ferry"
+    assert facts["N, training problems"] == "100, 200"
+    assert facts["test problems"] == "20, 10 with safety constraints"
+    assert facts["worked examples"] == "0, 1, 4"
+    sentences = re.findall(r"<p>(.*?)</p>", first.partition("<table>")[0])
+    assert [sentence.count("Holm-adjusted p") for sentence in sentences] == [2, 0]
+    assert sentences[1].startswith("Tested at every N and number of worked examples, GRPO is better than base in ")
+    assert "Smallest detectable difference between two rows: " in first
+    # a link for every section, and to nothing else
+    assert re.findall(r'<li><a href="#(.*?)">', html) == ["results", *re.findall(r'<h2 id="(.*?)">', html)]
+
+
+def test_headings_tables_and_figures_are_told_to_whoever_does_not_see_them(tree: Path, params: Params) -> None:
+    write_everything_else(tree, (100, 200), DOMAINS)
+    html = page(tree, two_variants(tree, params))
+    levels = [int(level) for level in re.findall(r"<h([1-6])", html)]
+    assert levels[0] == 1
+    assert all(below - above <= 1 for above, below in pairwise(levels))
+    tables = re.findall(r"<table.*?</table>", html, flags=re.DOTALL)
+    assert all("<caption>" in table or " aria-label=" in table.partition(">")[0] for table in tables)
+    cells = [cell for table in tables for cell in re.findall(r"<th(\s[^>]*|)>([^<]*)", table)]
+    assert cells
+    assert all("scope=" in attributes and text for attributes, text in cells)
+    captions = re.findall(r"<caption><span>(.*?)</span>", html)
+    assert len(set(captions)) == len(captions)  # read out of place, each still says which it is
+
+
+def test_tables_can_be_saved_with_their_intervals_in_columns() -> None:
+    table = Table("Two, rates", ["method", "1 shot", "note"], [["a, b", "50.0 [40.1, 59.9]", "x [1]"], ["c", "", "y"]])
+    assert table.file == "two-rates.csv"
+    assert table.csv == 'method,1 shot,"1 shot, low","1 shot, high",note\n"a, b",50.0,40.1,59.9,x [1]\nc,,,,y\n'
+    grouped = Table("t", ["m", "1", "1"], [["a", "1", "2"]], groups=[("", 1), ("plain", 1), ("dialects", 1)])
+    assert grouped.csv.startswith("m,plain: 1,dialects: 1\n")
+
+
+def test_domain_by_bucket_shows_base_and_best(tree: Path, params: Params) -> None:
+    compare.run(params)
+    tables = [pd.read_csv(tree / f"results/tables/{name}.csv") for name in ("buckets", "shots")]
+    table = domain_bucket_table(*tables)
+    assert table is not None
+    assert [name for name, _ in table.groups] == ["", "base", "GRPO, N = 200", "test problems"]
+    assert [row[0] for row in table.rows] == list(DOMAINS)
+    assert table.rows[0][-3:] == [4, 3, 3]  # easy, medium, hard problems of blocksworld
+    # problems 0, 3, 6 and 9 are easy; the base solves 0, 3 and 6 (test_page_shows_success_with_and_without_constraints)
+    assert str(table.rows[0][1]).startswith("75.0 [")
+    assert table.heat[0, 1] == 0.75
+
+
+def test_a_fallback_of_the_curriculum_is_told_with_its_cause(tree: Path, params: Params) -> None:
+    write_everything_else(tree, (100,), DOMAINS)
+    path = tree / "results/schedules/grpo-100-3407.parquet"
+    frame = pd.read_parquet(path)
+    frame.loc[frame["domain"] == "ferry", "wanted_bucket"] = "hard"
+    frame.to_parquet(path)
+    write_json(path.with_suffix(".json"), {"fallback_rate": 0.25})
+    failures = section_of(page(tree, params), "failures")
+    assert "drew from the nearest one</strong>: no hard problem to draw in ferry." in failures
+    assert "fallback_rate = 0.25" in failures
+
+
+def test_time_is_summed_over_the_stages_of_a_kind() -> None:
+    names = {"sft@100-1": 30, "sft@200-1": 50, "sft-economy@100-1": 10, "grpo-ablation@x-100-1": 9, "embed": 0.4}
+    rows = [{"stage": name, "cpu_s": s, "wall_s": 2 * s, "peak_rss_mb": s} for name, s in names.items()]
+    table = stages_table([*rows, {"stage": "split", "cpu_s": 0.6, "wall_s": 1, "peak_rss_mb": 7}])
+    assert table is not None
+    assert [row[:4] for row in table.rows] == [
+        ["sft", 2, "80", "80.0"],
+        ["sft, economy", 1, "10", "10.0"],
+        ["ablations", 1, "9", "9.0"],
+        ["2 other kinds", 2, "1", "1.0"],
+        ["all", 6, "100", "100"],
+    ]
+    assert stages_table([]) is None
+
+
 def test_page_says_where_training_left_the_schedule(tree: Path, params: Params) -> None:
     write_everything_else(tree, (100, 200), DOMAINS)
     path = tree / "results/training/grpo-200-3407/consumed.parquet"
@@ -526,7 +630,8 @@ def test_page_says_where_training_left_the_schedule(tree: Path, params: Params) 
     consumed.loc[5, "id"] = "another"
     consumed.iloc[:-2].to_parquet(path)
     html = page(tree, params)
-    assert "<strong>3 rows differ</strong>: training consumed other problems than were scheduled" in html
+    assert "<strong>Training consumed other problems than were scheduled</strong>" in html
+    assert re.search(r"<li>3 rows differ <span[^>]*>\(GRPO, N = 200, seed 3407\)", html)
 
 
 def test_whatever_a_model_wrote_stays_text_and_nothing_is_loaded(tree: Path, params: Params) -> None:
@@ -537,11 +642,15 @@ def test_whatever_a_model_wrote_stays_text_and_nothing_is_loaded(tree: Path, par
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
     parser.feed(html)
-    assert not {tag for tag, _ in tags} & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert not {tag for tag, _ in tags} & {"link", "iframe", "object", "embed", "base", "form"}
+    scripts = [attributes for tag, attributes in tags if tag == "script"]
+    assert scripts == [{"type": "text/plain", "id": "browser-payload"}, {}]  # the plan browser's data and code
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
     addresses = [a[key] or "" for _, a in tags for key in ("src", "href", "xlink:href") if key in a]
     assert addresses
-    assert all(address.startswith(("#", "data:image/svg+xml;base64,")) for address in addresses)
+    assert all(
+        address.startswith(("#", "data:image/svg+xml;base64,", "data:text/csv;base64,")) for address in addresses
+    )
     assert "@import" not in html
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
@@ -568,7 +677,7 @@ def test_missing_optional_inputs_are_said(tree: Path, params: Params) -> None:
         assert f"No {what}: " in html
     assert "there is no dvc.lock yet" in html
     assert "not run from a Git checkout" in html
-    assert "Look at these first" not in html
+    assert "None: no verifier error, no line set apart" in section_of(html, "failures")
 
 
 def test_base_alone_makes_a_page(tree: Path, params: Params) -> None:

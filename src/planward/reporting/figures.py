@@ -1,21 +1,25 @@
 """Figures as inline SVG that takes its colours from the page's CSS variables, so that dark mode works.
 
-Every function returns markup that is the same for the same input.
+Every function returns a figure with the data it draws, the same for the same input.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from planward.reporting.compaction import compacted
+from planward.reporting.downloads import csv_address, csv_file, csv_text
 
 Point = tuple[float, float]
 Interval = tuple[float, float, float, float]  # x, y, low, high
@@ -35,6 +39,8 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "xtick.bottom": False,  # the grid tells where they are
+    "ytick.left": False,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.5,
     "legend.frameon": False,
@@ -46,9 +52,33 @@ _STYLE: Any = {
 PANEL = (3.5, 2.4)  # inches: fills a phone's width at a readable size
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A figure and the data drawn in it, a row a mark."""
+
+    name: str
+    svg: Markup
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    @property
+    def csv(self) -> str:
+        return csv_text(self.columns, self.rows)
+
+    @property
+    def file(self) -> str:
+        """What the CSV file is called."""
+        return csv_file(self.name)
+
+    @property
+    def address(self) -> str:
+        """The CSV file as a data address."""
+        return csv_address(self.csv)
+
+
 def intervals(
     name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int], top: float = 1.0
-) -> Markup:
+) -> Figure:
     """One panel: a rate from 0 to `top` with its interval against a whole number, one line a series, side by side."""
     figure, axes = _panel(name, x_label)
     for i, (label, points) in enumerate(series.items()):
@@ -58,7 +88,8 @@ def intervals(
         axes.errorbar(x, y, errors, label=label, color=PALETTE[colours[i]], marker=MARKERS[colours[i]], ms=4.5)
     axes.set_ylim(0, top)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    return _svg(figure, axes, name)
+    rows = ((label, *point) for label, points in series.items() for point in points)
+    return _drawn(figure, axes, name, ("series", x_label, "value", "low", "high"), rows)
 
 
 def lines(
@@ -70,7 +101,7 @@ def lines(
     colours: Sequence[int] | None = None,
     faint: Mapping[str, Sequence[Sequence[Point]]] | None = None,
     marked: Mapping[str, Sequence[Point]] | None = None,
-) -> Markup:
+) -> Figure:
     """One panel of curves.
 
     `y_range` lets panels share a scale; `dashes` and `colours` override the order's own; `faint` holds, by label, the
@@ -83,15 +114,26 @@ def lines(
         for single in (faint or {}).get(label, ()):
             axes.plot([p[0] for p in single], [p[1] for p in single], **style | {"linewidth": 0.7, "alpha": 0.35})
         axes.plot([p[0] for p in points], [p[1] for p in points], label=label, **style)
-        at = (marked or {}).get(label, ())
-        axes.plot([p[0] for p in at], [p[1] for p in at], color=style["color"], marker="o", linestyle="none")
+        if at := (marked or {}).get(label):
+            axes.plot([p[0] for p in at], [p[1] for p in at], color=style["color"], marker="o", linestyle="none")
     if y_range and y_range[0] < y_range[1]:
         margin = 0.04 * (y_range[1] - y_range[0])
         axes.set_ylim(y_range[0] - margin, y_range[1] + margin)
-    return _svg(figure, axes, name)
+    kinds = {"mean": {label: [points] for label, points in series.items()}, "single": faint or {}}
+    kinds["marked"] = {label: [points] for label, points in (marked or {}).items()}
+    rows = [
+        (label, kind if len(curves) == 1 else f"{kind} {number}", *point)
+        for kind, found in kinds.items()
+        for label, curves in found.items()
+        for number, points in enumerate(curves, 1)
+        for point in points
+    ]
+    if not faint and not marked:
+        return _drawn(figure, axes, name, ("series", x_label, "value"), ((row[0], *row[2:]) for row in rows))
+    return _drawn(figure, axes, name, ("series", "curve", x_label, "value"), rows)
 
 
-def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[str], colours: Sequence[int]) -> Markup:
+def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[str], colours: Sequence[int]) -> Figure:
     """One panel of stacked horizontal bars: for each row the shares of the parts in `order`."""
     figure, axes = _panel(name, "", whole=False, height=1.1 + 0.26 * len(shares))
     left = [0.0] * len(shares)
@@ -104,12 +146,13 @@ def bars(name: str, shares: Mapping[str, Mapping[str, float]], order: Sequence[s
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
-    return _svg(figure, axes, name)
+    rows = ((label, part, row.get(part, 0.0)) for label, row in shares.items() for part in order)
+    return _drawn(figure, axes, name, ("series", "part", "share"), rows)
 
 
 def histogram(
     name: str, series: Mapping[str, Sequence[float]], edges: Sequence[float], colours: Sequence[int]
-) -> Markup:
+) -> Figure:
     """One panel of outlines: the share of each bin between `edges`, one outline a series."""
     figure, axes = _panel(name, "", whole=False)
     for i, (label, shares) in enumerate(series.items()):
@@ -118,10 +161,12 @@ def histogram(
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    return _svg(figure, axes, name)
+    bins = list(pairwise(edges))
+    rows = ((label, *bins[i], share) for label, shares in series.items() for i, share in enumerate(shares))
+    return _drawn(figure, axes, name, ("series", "from", "to", "share"), rows)
 
 
-def agreement(name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int]) -> Markup:
+def agreement(name: str, series: Mapping[str, Sequence[Interval]], x_label: str, colours: Sequence[int]) -> Figure:
     """One panel from 0 to 1 both ways: a value with what lies about it against another; the diagonal is agreement."""
     figure, axes = _panel(name, x_label, whole=False)
     axes.plot([0, 1], [0, 1], color=RULE, linewidth=1)
@@ -132,13 +177,14 @@ def agreement(name: str, series: Mapping[str, Sequence[Interval]], x_label: str,
         axes.plot(x, y, label=label, ms=3.5, **style)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    return _svg(figure, axes, name)
+    rows = ((label, *point) for label, points in series.items() for point in points)
+    return _drawn(figure, axes, name, ("series", x_label, "value", "low", "high"), rows)
 
 
-def _panel(name: str, x_label: str, whole: bool = True, height: float = PANEL[1]) -> tuple[Figure, Axes]:
+def _panel(name: str, x_label: str, whole: bool = True, height: float = PANEL[1]) -> tuple[Canvas, Axes]:
     """An empty panel; `whole`: the ticks of x are whole numbers."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(PANEL[0], height), layout="constrained", facecolor="none")
+        figure = Canvas(figsize=(PANEL[0], height), layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         axes.set_title(name, loc="left")
         axes.set_xlabel(x_label)
@@ -146,8 +192,12 @@ def _panel(name: str, x_label: str, whole: bool = True, height: float = PANEL[1]
     return figure, axes
 
 
-def _svg(figure: Figure, axes: Axes, name: str) -> Markup:
-    """The figure as SVG markup without ids that nothing refers to; `name` keeps the others apart."""
+def _drawn(figure: Canvas, axes: Axes, name: str, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Figure:
+    return Figure(name, _svg(figure, axes, name), columns, tuple(rows))
+
+
+def _svg(figure: Canvas, axes: Axes, name: str) -> Markup:
+    """The figure as inline SVG markup."""
     handles, labels = axes.get_legend_handles_labels()
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
         if len(labels) > 1:
@@ -155,13 +205,10 @@ def _svg(figure: Figure, axes: Axes, name: str) -> Markup:
             figure.legend(
                 handles, labels, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=0.8
             )
+        if axes.viewLim.contains(*axes.dataLim.min) and axes.viewLim.contains(*axes.dataLim.max):
+            for artist in figure.findobj():
+                artist.set_clip_on(False)  # a marker at 100 % is drawn whole
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
-    svg = re.sub(r"<!--.*?-->|<defs>\s*<style.*?</defs>|font-family: [^;]*; ", "", out.getvalue(), flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :])  # nothing refers to groups
-    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", tag[0]), svg)
-    key = hashlib.sha256(svg.encode()).hexdigest()[:8]  # keeps the ids of figures on one page apart
-    svg = re.sub(r'(id="|#)([a-z][0-9a-f]{10}\b)', rf"\g<1>f{key}\g<2>", svg)
-    svg = re.sub("|".join(_VARIABLES), lambda colour: _VARIABLES[colour[0]], svg)
-    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the page lets it be
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(name)}"', 1))
+    svg = compacted(out.getvalue(), name, INK, f"{_STYLE['font.size']}px")
+    return Markup(re.sub("|".join(_VARIABLES), lambda colour: _VARIABLES[colour[0]], svg))

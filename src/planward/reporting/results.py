@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from planward.pddl.language import Problem
 from planward.records import Prediction, Record, Run
 from planward.reporting.demonstrations import Language
 from planward.reporting.figures import Point
@@ -19,6 +20,17 @@ class Sample:
 
     problem: str
     answers: list[Prediction]
+    pddl: Problem | None = None  # where its file is known and can be read in-process
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Every answer of a task's runs, and its problems."""
+
+    task: str  # planning | demonstrations | economy
+    folder: str  # of the prediction files
+    answers: list[Prediction]
+    records: Mapping[str, Record]  # of training and test problems, by id
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,7 @@ class Results:
     constraints: pd.DataFrame
     ablations: pd.DataFrame
     samples: dict[str, list[Sample]]  # by domain
+    plans: list[Plans]  # of the tasks that have answers
     short_prompts: dict[str, int]  # by prediction file
     quarantine: Mapping[str, int]  # lines by kind of fault
     metrics: dict[str, dict[str, Any]]  # by file

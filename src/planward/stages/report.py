@@ -12,6 +12,7 @@ import platform
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,11 +21,14 @@ import pandas as pd
 import yaml
 
 from planward.params import PARAMS_FILE, Params
-from planward.records import METHODS, SELECTORS, Prediction, Run, read_predictions, read_records, written
+from planward.pddl.expressions import Unsupported
+from planward.pddl.language import Problem, load_domain, load_problem
+from planward.records import METHODS, SELECTORS, Meta, Prediction, Run, read_predictions, read_records, written
 from planward.reporting.page import render
-from planward.reporting.results import Demonstrations, Economy, Month, Provenance, Results, Sample
+from planward.reporting.results import Demonstrations, Economy, Month, Plans, Provenance, Results, Sample
 from planward.stages import analyse, compare
 from planward.stages.score import OUT as SCORE
+from planward.tasks import PROBLEMS
 
 RESULTS = Path("results")
 Read = TypeVar("Read")
@@ -48,6 +52,7 @@ def run(params: Params) -> None:
     results = Results(
         **tables,
         samples=_samples(params),
+        plans=_plans(params),
         short_prompts=_short_prompts(params),
         quarantine=_quarantine(RESULTS / "split/quarantine.jsonl"),
         metrics={str(path): _json(path) for path in _metrics_files(params)},
@@ -77,7 +82,8 @@ def _table(name: str) -> pd.DataFrame:
     path = RESULTS / f"tables/{name}.csv"
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; run `compare` first")
-    return pd.read_csv(path, keep_default_na=False)
+    blank = {"detectable_difference": [""]}  # where there was nothing to compare with; a domain may be called `NA`
+    return pd.read_csv(path, keep_default_na=False, na_values=blank)
 
 
 def _quarantine(path: Path) -> Counter[str]:
@@ -133,8 +139,30 @@ def _curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
     return curves
 
 
+def _plans(params: Params) -> list[Plans]:
+    """Every answer of each task that has any; for a task without, nothing."""
+    own = params.of("economy")
+    places = [
+        ("planning", "predictions", SCORE, params),
+        ("demonstrations", "demonstrations/predictions", compare.DIALECTS, params),
+        ("economy", "economy/predictions", own.placed(SCORE), own),
+    ]
+    found = []
+    for task, folder, problems, asked in places:
+        answers = [answer for path in _found(f"{folder}/*.jsonl", asked) for answer in read_predictions(path)]
+        if answers:
+            files = [path for side in ("train", "test") if (path := problems / f"{side}.jsonl").exists()]
+            records = {record.id: record for path in files for record in read_records(path)}
+            found.append(Plans(task, str(RESULTS / folder), answers, records))
+    return found
+
+
 def _samples(params: Params) -> dict[str, list[Sample]]:
-    """For each domain the problems on which the labels of `_last_runs` differ most, ties by id."""
+    """For each domain the problems on which the labels of `_last_runs` differ most, ties by id.
+
+    Raises:
+        PddlError: the file of such a problem is missing or broken; the message names it.
+    """
     answers: dict[tuple[str, str], list[Prediction]] = {}
     for path in _last_runs("predictions", METHODS, params):
         for prediction in read_predictions(path):
@@ -144,7 +172,22 @@ def _samples(params: Params) -> dict[str, list[Sample]]:
     for domain, problem in sorted(answers, key=lambda key: (key[0], -len({a.label for a in answers[key]}), key[1])):
         if len(chosen.setdefault(domain, [])) < SAMPLES:
             chosen[domain].append(Sample(problem, answers[domain, problem]))
-    return chosen
+    wanted = {sample.problem for found in chosen.values() for sample in found}
+    path = params.placed(SCORE) / "test.jsonl"
+    records = {record.id: record for record in read_records(path) if record.id in wanted} if path.exists() else {}
+    parsed = {id: _parsed(record.meta, params.placed(PROBLEMS)) for id, record in records.items()}
+    return {
+        domain: [replace(sample, pddl=parsed.get(sample.problem)) for sample in found]
+        for domain, found in chosen.items()
+    }
+
+
+def _parsed(files: Meta, root: Path) -> Problem | None:
+    """The problem; None where only VAL can read it."""
+    try:
+        return load_problem(root / files.problem_file, load_domain(root / files.domain_file))
+    except Unsupported:
+        return None
 
 
 def _last_runs(folder: str, methods: Sequence[str], params: Params) -> list[Path]:

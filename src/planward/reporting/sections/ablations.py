@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from planward.params import Ablations
 from planward.records import Run
 from planward.reporting import figures
-from planward.reporting.figures import Point
+from planward.reporting.figures import Figure, Point
 from planward.reporting.names import ALL, method_title, percent, shots_title
-from planward.reporting.sections.elements import Table, p_text, points
+from planward.reporting.sections.elements import Table, p_text, pair_note, points
 from planward.reporting.sections.learning import mean_curve, thinned
 from planward.reporting.tables import TIED
 
@@ -75,12 +74,13 @@ def ablation_shots(table: pd.DataFrame) -> Table | None:
         for variant, part in single.groupby("variant", sort=False)
     ]
     head = ["variant", *map(shots_title, numbers)]
-    return Table("Success in percent, difference in points (Holm over the variants, each column apart)", head, rows)
+    caption = "Success in percent, difference in points (Holm over the variants, each column apart)"
+    return Table(caption, head, rows, note=pair_note(single["detectable_difference"]))
 
 
 def ablation_panels(
     curves: Mapping[Run, Mapping[str, Sequence[Point]]], ablations: Ablations, curve: str = "success"
-) -> list[Markup]:
+) -> list[Figure]:
     """Success in training by step: the default and up to as many variants a panel as the palette has colours."""
     runs: dict[str, list[Sequence[Point]]] = defaultdict(list)
     for run, found in curves.items():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pandas as pd
-from markupsafe import Markup
 
 from planward.reporting import figures
-from planward.reporting.names import method_title, percent, rank, shots_title, title
-from planward.reporting.sections.elements import Table, p_text, points
+from planward.reporting.figures import Figure
+from planward.reporting.names import ALL, detectable_note, method_title, percent, rank, shots_title, title
+from planward.reporting.sections.elements import Table, p_text, points, starts
 from planward.reporting.tables import result
 
 COLOURS = {"base": 7, "sft": 0, "grpo": 1}  # of methods, in the palette
@@ -15,7 +18,7 @@ LABELS = {"success_plans": 2, "goal_not_satisfied": 5, "precondition_violation":
 LABELS |= {"safety_constraints_violation": 3, "plan_format_error": 7}
 
 
-def success_panels(table: pd.DataFrame, by: str, heading: str) -> list[Markup]:
+def success_panels(table: pd.DataFrame, by: str, heading: str) -> list[Figure]:
     """A panel for each value of `by`: success against shot_num, a line a method; base stands in each."""
     panels = []
     values = sorted(set(table[by]) - ({0} if by == "dataset_size" else set()), key=lambda value: rank(by, value)) or [0]
@@ -33,15 +36,57 @@ def success_panels(table: pd.DataFrame, by: str, heading: str) -> list[Markup]:
 
 
 def success_table(table: pd.DataFrame, column: str, shot_num: int) -> Table:
+    """Success of every run on each value of `column`, with one number of worked examples."""
     part = table[table["shot_num"] == shot_num]
     values = sorted(set(part[column]), key=lambda value: rank(column, value))
-    rows = []
+    rows, methods = [], []
     for (method, size), run in part.groupby(["method", "dataset_size"], sort=False):
+        methods.append(method)
         cells = {getattr(c, column): percent(c.success_rate, c.ci_low, c.ci_high) for c in run.itertuples()}
         rows.append([title(str(method), int(size)), *(cells.get(value, "") for value in values)])
     counts = {getattr(c, column): c.n for c in part.itertuples()}
     head = ["method", *(f"{value} (n = {counts[value]})" for value in values)]
-    return Table(f"Success in percent by {column}, {shots_title(shot_num)}", head, rows)
+    note = detectable_note(part["detectable_difference"])
+    caption = f"Success in percent by {column}, {shots_title(shot_num)}"
+    return Table(caption, head, rows, note=note, blocks=starts(methods))
+
+
+def domain_bucket_table(buckets: pd.DataFrame, shots: pd.DataFrame) -> Table | None:
+    """Success by domain and bucket, with the fewest worked examples: of the base and of the best run, shaded.
+
+    The best is that of the headline table's first column. None where no problem has a bucket.
+    """
+    shot_num = int(shots["shot_num"].min())
+    first = shots[shots["shot_num"] == shot_num]
+    best = next(first[first["best"]].itertuples())
+    runs = list(dict.fromkeys([("base", 0), (best.method, best.dataset_size)]))
+    part = buckets[(buckets["shot_num"] == shot_num) & (buckets["domain"] != ALL)]
+    cells = {(c.method, c.dataset_size, c.domain, c.bucket): c for c in part.itertuples() if c.n}
+    names = sorted({bucket for *_, bucket in cells}, key=lambda bucket: rank("bucket", bucket))
+    shown = [run for run in runs if any(key[:2] == run for key in cells)]
+    if not shown:
+        return None
+    rows: list[list[Any]] = []
+    heat: dict[tuple[int, int], float] = {}
+    for domain in sorted({key[2] for key in cells}):
+        counts = [cells[*shown[0], domain, name].n if (*shown[0], domain, name) in cells else 0 for name in names]
+        rows.append([domain])
+        for run in shown:
+            for name in names:
+                cell = cells.get((*run, domain, name))
+                if cell:
+                    heat[len(rows) - 1, len(rows[-1])] = cell.success_rate
+                rows[-1].append(percent(cell.success_rate, cell.ci_low, cell.ci_high) if cell else "none")
+        rows[-1] += counts
+    groups = [("", 1), *((title(*run), len(names)) for run in shown), ("test problems", len(names))]
+    return Table(
+        f"Success in percent by domain and bucket, {shots_title(shot_num)}",
+        ["domain", *names * (1 + len(shown))],
+        rows,
+        heat=heat,
+        groups=groups,
+        note=detectable_note(part["detectable_difference"], between="two methods, by domain and bucket"),
+    )
 
 
 def domain_comparisons(domains: pd.DataFrame, alpha: float) -> Table:
@@ -56,7 +101,7 @@ def domain_comparisons(domains: pd.DataFrame, alpha: float) -> Table:
         for row in domains.itertuples()
     ]
     head = ["domain", "N", "shots", "GRPO minus SFT, points", "p", "p (Holm)", "result", "detectable, points"]
-    return Table("GRPO against SFT by domain", head, rows)
+    return Table("GRPO against SFT by domain", head, rows, blocks=starts([row[1:3] for row in rows]))
 
 
 def harm(domains: pd.DataFrame, alpha: float) -> str:
@@ -75,7 +120,7 @@ def harm(domains: pd.DataFrame, alpha: float) -> str:
     )
 
 
-def label_panels(table: pd.DataFrame) -> list[Markup]:
+def label_panels(table: pd.DataFrame) -> list[Figure]:
     order = _label_order(table)
     colours = [LABELS.get(label, i % len(figures.PALETTE)) for i, label in enumerate(order)]
     panels = []
@@ -93,7 +138,9 @@ def label_table(table: pd.DataFrame) -> Table:
     for (method, size, shot_num), part in table.groupby(["method", "dataset_size", "shot_num"], sort=False):
         counts = dict(zip(part["label"], part["count"], strict=True))
         rows.append([title(str(method), int(size)), shot_num, *(counts.get(label, 0) for label in order)])
-    return Table("Plans by label", ["method", "shots", *order], rows)
+    note = detectable_note(table["detectable_difference"])
+    blocks = starts([row[0] for row in rows])
+    return Table("Plans by label", ["method", "shots", *order], rows, note=note, blocks=blocks)
 
 
 def _label_order(table: pd.DataFrame) -> list[str]:
@@ -111,7 +158,8 @@ def constraint_tables(table: pd.DataFrame) -> list[Table]:
         broken = [f"{run.safety_violations} ({100 * run.safety_share:.1f} %)" for run in runs]
         caption = f"Success in percent with and without constraints, {shots_title(shot_num)}"
         rows = [[*cells, count] for cells, count in zip(success.rows, broken, strict=True)]
-        tables.append(Table(caption, [*success.head, "plans that break a constraint"], rows))
+        head = [*success.head, "plans that break a constraint"]
+        tables.append(replace(success, caption=caption, head=head, rows=rows))
     return tables
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from planward.params import BUCKETS, Params
 from planward.records import Run
 from planward.reporting import figures
+from planward.reporting.figures import Figure
 from planward.reporting.names import rank, title
 from planward.reporting.results import Results
 from planward.reporting.sections.elements import Table, number
@@ -43,7 +44,18 @@ def departures(results: Results, params: Params) -> list[tuple[str, str]]:
     return [(row[4], f"{row[0]}, seed {row[1]}") for row in rows if row[4] not in ("", "all", ADAPTIVE)]
 
 
-def curriculum_panels(results: Results, params: Params) -> list[Markup]:
+def empty_buckets(results: Results) -> str:
+    """Which buckets the schedules asked for in vain: `no hard problem to draw in blocksworld, ferry`."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for frame in results.schedules.values():
+        if "wanted_bucket" in frame:
+            others = frame[frame["bucket"] != frame["wanted_bucket"]]
+            for domain, bucket in zip(others["domain"], others["wanted_bucket"], strict=True):
+                wanted[str(bucket)].add(str(domain))
+    return "; ".join(f"no {bucket} problem to draw in {', '.join(sorted(names))}" for bucket, names in wanted.items())
+
+
+def curriculum_panels(results: Results, params: Params) -> list[Figure]:
     """The bucket shares of `grpo` at each N, of the first seed: others draw otherwise from the same shares."""
     shown: dict[int, Run] = {}
     for run in _runs(results):

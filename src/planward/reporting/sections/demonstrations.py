@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from planward.params import Params
 from planward.records import POINTERS, SELECTORS
 from planward.reporting import figures
 from planward.reporting.demonstrations import CEILING, FOCUS
-from planward.reporting.names import ALL, DIALECTS, PLAIN, percent, shots_title, title
+from planward.reporting.figures import Figure
+from planward.reporting.names import ALL, DIALECTS, PLAIN, detectable_note, percent, shots_title, title
 from planward.reporting.results import Results
 from planward.reporting.sections.breakdown import at
-from planward.reporting.sections.elements import Table, p_text, points
+from planward.reporting.sections.elements import Table, p_text, pair_note, points, starts
 from planward.reporting.sections.examples import Sample, choices_table, samples
 from planward.reporting.sections.findings import tally, uncertainty_note
 from planward.reporting.sections.learning import training_table
@@ -46,13 +46,13 @@ class Section:
     heat: Table
     uncertainty: str
     groups: Table  # without rows where all problems are of one kind
-    panels: list[Markup]
+    panels: list[Figure]
     tests: Table
     all_tests: Table
     choices: Table
     samples: list[Sample]
-    training: list[list[Markup]]
-    more_training: list[list[Markup]]
+    training: list[list[Figure]]
+    more_training: list[list[Figure]]
     epochs: Table | None
     numbers: Table | None
     quality: Table | None
@@ -66,13 +66,14 @@ def demonstrations(results: Results, params: Params) -> Section | None:
     if cells.empty:
         return None
     kinds, last = _kinds(cells), int(cells["dataset_size"].max())
+    all_problems = "Success in percent of a frozen model, by selector and number of worked examples"
     top = min(1.0, math.ceil(10 * float(cells["ci_high"].max())) / 10)
     return Section(
         model=str(params.demonstrations.model),
         most=int(cells["shot_num"].max()),
         last=last,
         findings=[*findings(cells, paired, alpha), *unmoved(found.epochs)],
-        heat=heat_table("Success in percent, with its interval, by worked examples in the prompt", cells, kinds[:1]),
+        heat=heat_table(all_problems, cells, kinds[:1]),
         uncertainty=uncertainty_note(_of(cells, ALL), params.compare.confidence),
         groups=heat_table("Success in percent on plain problems and in dialects", cells, kinds[1:]),
         panels=[curves_panel(cells, kind, last, top) for kind in kinds],
@@ -87,12 +88,6 @@ def demonstrations(results: Results, params: Params) -> Section | None:
         quality=quality_table(results.metrics.get(BEAMS, {})),
         search=search_table(results.metrics.get(BEAMS, {})),
     )
-
-
-def finding(results: Results, params: Params) -> list[str]:
-    """One sentence for the head of the page; none where the track or one of the two selectors has not run."""
-    found = results.demonstrations
-    return findings(found.cells, found.paired, 1 - params.compare.confidence)[:1]
 
 
 def findings(cells: pd.DataFrame, paired: pd.DataFrame, alpha: float) -> list[str]:
@@ -158,10 +153,11 @@ def heat_table(caption: str, cells: pd.DataFrame, kinds: Sequence[str]) -> Table
         rows.append(row)
     n = part.groupby("dialect")["n"].max()
     groups = [("", 1), *((f"{PROBLEMS[kind]} (n = {n[kind]})", len(shots)) for kind in kinds)] if len(kinds) > 1 else []
-    return Table(caption, ["selector", *map(shots_title, [k for _, k in places])], rows, marks, heat, groups)
+    head = ["selector", *map(shots_title, [k for _, k in places])]
+    return Table(caption, head, rows, marks, heat, groups, detectable_note(part["detectable_difference"]))
 
 
-def curves_panel(cells: pd.DataFrame, kind: str, last: int, top: float) -> Markup:
+def curves_panel(cells: pd.DataFrame, kind: str, last: int, top: float) -> Figure:
     """Success over shot_num with its interval, a line a selector, at the largest N."""
     part = at(_of(cells, kind), last)
     series = {
@@ -184,6 +180,7 @@ def tests_table(paired: pd.DataFrame, kinds: Sequence[str], last: int) -> Table:
         ["comparison", *["difference, points", "result"] * len(kinds)],
         rows,
         groups=groups if len(kinds) > 1 else [],
+        note=pair_note(paired["detectable_difference"]),
     )
 
 
@@ -196,7 +193,8 @@ def all_tests_table(paired: pd.DataFrame) -> Table:
         for row in paired.itertuples()
     ]
     head = ["comparison", "problems", "N", "shots", "difference, points", "p", "p (Holm)", "result"]
-    return Table("Paired tests", [*head, "detectable, points"], rows)
+    head.append("detectable, points")
+    return Table("Paired tests in every cell", head, rows, blocks=starts([row[0] for row in rows]))
 
 
 def _verdict(row: Any) -> str:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from planward.params import Params
 from planward.reporting import figures
 from planward.reporting.baselines import BEST
 from planward.reporting.economy import NO, QUANTITIES, REFERENCE, UNCLEAR, YES, focus
-from planward.reporting.names import method_title, rank, shots_title, title
+from planward.reporting.figures import Figure
+from planward.reporting.names import detectable_note, method_title, rank, shots_title, title
 from planward.reporting.results import Economy, Month, Results
 from planward.reporting.sections.breakdown import COLOURS, success_panels
-from planward.reporting.sections.elements import Table, number, p_text
+from planward.reporting.sections.elements import Table, number, p_text, starts
 from planward.reporting.sections.findings import tally
 from planward.reporting.sections.learning import extent, learning, thinned
 
@@ -30,6 +30,7 @@ REQUIREMENTS = {
 }  # what each is called, and its bound
 SHARES = ("parse_rate", "minus_one_share")
 MACRO = ("price", "wage", "output", "unemployment", "interest")  # the series that are shown first
+MONTHS = 120  # points that a series of the economy is drawn with, at most
 MEANS = ("work", "consumption", "wealth")  # series that are means over households
 
 
@@ -62,13 +63,13 @@ class Section:
     smallest: int  # N of the smallest training set
     decisions: Table
     all_decisions: Table
-    success: list[Markup]
+    success: list[Figure]
     tests: Table
-    histograms: list[Markup]
-    against: list[Markup]
+    histograms: list[Figure]
+    against: list[Figure]
     collapse: Table
-    macro: list[Markup]
-    more_macro: list[Markup]
+    macro: list[Figure]
+    more_macro: list[Figure]
     learning: list[dict[str, Any]]
     examples: list[Example]
 
@@ -106,20 +107,6 @@ def economy(results: Results, params: Params) -> Section | None:
     )
 
 
-def finding(results: Results, params: Params) -> list[str]:
-    """One sentence for the head of the page; none where the task, or more than one model of it, has not run."""
-    return findings(results.economy, params)[:1] if results.economy else []
-
-
-def troubles(results: Results) -> list[tuple[str, str, str]]:
-    """What needs an explanation: value, meaning, file; see `running.troubles`."""
-    quarantine = results.economy.quarantine if results.economy else {}
-    return [
-        (str(count), f"states set apart: {reason}", "results/economy/split/quarantine.jsonl")
-        for reason, count in sorted(quarantine.items())
-    ]
-
-
 def findings(found: Economy, params: Params) -> list[str]:
     """Sentences on the last method: its reward at the largest N, all comparisons, baselines, the requirements,
     collapse."""
@@ -155,7 +142,7 @@ def required_table(requirements: pd.DataFrame, steps: int) -> Table | None:
         rows.append([name, required.format(bound), *_value(row), row.holds])
     run = title(str(first["method"]), int(first["dataset_size"]))
     caption = f"What must hold after {steps} steps of GRPO: {run}, {shots_title(int(first['shot_num']))}"
-    return Table(caption, ["", "required", "found", "interval", "holds"], rows)
+    return Table(caption, ["requirement", "required", "found", "interval", "holds"], rows)
 
 
 def all_required_table(requirements: pd.DataFrame) -> Table | None:
@@ -176,7 +163,12 @@ def answers_table(cells: pd.DataFrame, shot_num: int | None = None) -> Table:
         row = [*_key(cell, shot_num), _interval(cell, "reward"), _interval(cell, "good", 100, 1)]
         rows.append([*row, *(f"{100 * cell[name]:.1f}" for name in shares)])
     head = [*_key_names(shot_num), "mean reward", "good, percent", "read strictly, percent", "leniently, percent"]
-    return Table(f"Answers{_at(shot_num)} (n = {cells['n'].max()})", [*head, "with a reward of -1, percent"], rows)
+    head.append("with a reward of -1, percent")
+    asked = cells if shot_num is None else cells[cells["shot_num"] == shot_num]
+    notes = [detectable_note(asked["reward_detectable_difference"], "units of reward")]
+    notes.append(detectable_note(asked["good_detectable_difference"]))
+    caption, blocks = f"Answers{_at(shot_num)} (n = {cells['n'].max()})", starts(list(asked["method"]))
+    return Table(caption, head, rows, note=" ".join(filter(None, notes)), blocks=blocks)
 
 
 def decisions_table(found: Economy, shot_num: int | None = None) -> Table:
@@ -197,11 +189,12 @@ def baselines_table(found: Economy) -> Table:
         [
             *(cell["baseline"], _interval(cell, "reward"), _interval(cell, "good", 100, 1)),
             *([_interval(cell, "grpo_minus", sign="+")] if grpo else []),
+            *([_decimal(cell["grpo_minus_detectable_difference"])] if grpo else []),
         ]
         for cell in _asked(cells, None)
     ]
     head = ["baseline", "mean reward", "good, percent"]
-    head += [f"mean reward of {grpo} minus the baseline's"] if grpo else []
+    head += [f"mean reward of {grpo} minus the baseline's", "detectable"] if grpo else []
     return Table(f"Baselines without a language model (n = {cells['n'].max()})", head, rows)
 
 
@@ -210,12 +203,13 @@ def tests_table(paired: pd.DataFrame) -> Table:
         [
             f"{method_title(row.method_b)} against {method_title(row.method_a)}",
             *(row.dataset_size, row.shot_num, f"{row.reward_b:.3f}", f"{row.reward_a:.3f}", _gain(row)),
-            *(f"{row.p:.2g}", f"{row.p_holm:.2g}", row.result),
+            *(f"{row.p:.2g}", f"{row.p_holm:.2g}", row.result, f"{row.detectable_difference:.3f}"),
         ]
         for row in paired.itertuples()
     ]
     head = ["comparison", "N", "shots", "reward of the first", "of the second", "difference"]
-    return Table("Paired differences in mean reward", [*head, "p", "p (Holm)", "result"], rows)
+    head += ["p", "p (Holm)", "result", "detectable"]
+    return Table("Paired differences in mean reward", head, rows, blocks=starts([row[2] for row in rows]))
 
 
 def collapse_table(collapse: pd.DataFrame) -> Table:
@@ -233,13 +227,13 @@ def collapse_table(collapse: pd.DataFrame) -> Table:
     return Table("Spread of the decisions of each run", head, rows)
 
 
-def success_by_shots(cells: pd.DataFrame) -> list[Markup]:
+def success_by_shots(cells: pd.DataFrame) -> list[Figure]:
     """Share of good decisions against the number of worked examples, a panel for each N."""
     names = {"good": "success_rate", "good_low": "ci_low", "good_high": "ci_high"}
     return success_panels(cells.rename(columns=names), "dataset_size", "good decisions, N = {}")
 
 
-def histogram_panels(histograms: pd.DataFrame) -> list[Markup]:
+def histogram_panels(histograms: pd.DataFrame) -> list[Figure]:
     """Shares of work, consumption and reward by bin, an outline a method, and one of the reference decisions."""
     panels = []
     for quantity, part in histograms.groupby("quantity", sort=False):
@@ -250,7 +244,7 @@ def histogram_panels(histograms: pd.DataFrame) -> list[Markup]:
     return panels
 
 
-def against_panels(against: pd.DataFrame) -> list[Markup]:
+def against_panels(against: pd.DataFrame) -> list[Figure]:
     """Decisions against the reference decision: mean and quartiles in bins, a line a method."""
     panels = []
     for quantity, part in against.groupby("quantity", sort=False):
@@ -264,7 +258,7 @@ def against_panels(against: pd.DataFrame) -> list[Markup]:
     return panels
 
 
-def macro_panels(macro: pd.DataFrame | None, main: bool) -> list[Markup]:
+def macro_panels(macro: pd.DataFrame | None, main: bool) -> list[Figure]:
     """A panel for each series of the economy, by month: of those in `MACRO`, or of all others."""
     if macro is None:
         return []
@@ -272,7 +266,7 @@ def macro_panels(macro: pd.DataFrame | None, main: bool) -> list[Markup]:
     chosen = [name for name in MACRO if name in names] if main else [name for name in names if name not in MACRO]
     panels = []
     for name in chosen:
-        points = thinned(list(zip(macro["month"], macro[name], strict=True)))
+        points = thinned(list(zip(macro["month"], macro[name], strict=True)), MONTHS)
         heading = f"mean {name}" if name in MEANS else name.replace("_", " ")
         panels.append(figures.lines(heading, {heading: points}, "month", extent([points])))
     return panels

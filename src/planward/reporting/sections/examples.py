@@ -9,6 +9,7 @@ import pandas as pd
 
 from planward.records import SELECTORS, Prediction
 from planward.reporting.demonstrations import CEILING, FOCUS, Language
+from planward.reporting.downloads import csv_address, csv_file, csv_text
 from planward.reporting.names import shots_title, title
 from planward.reporting.sections.breakdown import at
 from planward.reporting.sections.elements import Table
@@ -48,6 +49,21 @@ class Sample:
     choices: list[Choice]
     texts: list[tuple[str, str]]  # heading and text of the query and of every shot
 
+    @property
+    def file(self) -> str:
+        """What the CSV file of the choices is called."""
+        return csv_file(f"examples-{self.problem}")
+
+    @property
+    def address(self) -> str:
+        """The choices, a row an example, as the data address of a CSV file."""
+        rows = [
+            (choice.selector, choice.label, place, shot.id, shot.language, shot.match)
+            for choice in self.choices
+            for place, shot in enumerate(choice.shots, 1)
+        ]
+        return csv_address(csv_text(("selector", "label", "place", "example", "language", "match"), rows))
+
 
 def choices_table(choices: pd.DataFrame, last: int) -> Table:
     """What each selector chose, at the largest N."""
@@ -61,7 +77,7 @@ def choices_table(choices: pd.DataFrame, last: int) -> Table:
     groups = [("", 1), ("of the query's dialect, percent", len(shots)), ("of the query's domain, percent", len(shots))]
     groups.append((f"examples used, {shots_title(shots[-1])}", 2))
     head = ["selector", *map(shots_title, [*shots, *shots]), "different", "effective"]
-    return Table("What was chosen", head, rows, groups=groups)
+    return Table("Worked examples that each selector chose", head, rows, groups=groups)
 
 
 def samples(answers: Mapping[str, Sequence[Prediction]], languages: Mapping[str, Language]) -> list[Sample]:

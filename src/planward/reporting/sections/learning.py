@@ -7,15 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from planward.records import METHODS, Run
 from planward.reporting import figures
-from planward.reporting.figures import Point
+from planward.reporting.figures import Figure, Point
 from planward.reporting.names import method_title, rank
 from planward.reporting.sections.elements import Table, flat, number
 
-POINTS = 120  # a curve with more steps is averaged over neighbours
+POINTS = 50  # a curve with more steps is averaged over neighbours
 MAIN_CURVES = [
     *("validation_success", "loss", "reward", "success", "kl", "completion_length"),
     *("zero_spread", "reward_by_domain"),
@@ -66,7 +64,7 @@ def curve_panel(
     x_label: str = "step",
     y_range: Point | None = None,
     marked: Mapping[int, Sequence[Point]] | None = None,
-) -> Markup:
+) -> Figure:
     """One panel of a curve: for each N the mean over the runs, and each run lightly where there are several.
 
     `runs` holds the curves and `marked` the points to mark, both by N.
@@ -99,8 +97,8 @@ def training_table(
     return Table(f"{caption}, means over seeds", ["metric", *runs], rows) if rows else None
 
 
-def _rows(runs: Mapping[int, Sequence[Curves]], wanted: Callable[[str], bool]) -> list[list[Markup]]:
-    single: list[Markup] = []
+def _rows(runs: Mapping[int, Sequence[Curves]], wanted: Callable[[str], bool]) -> list[list[Figure]]:
+    single: list[Figure] = []
     rows = [single]
     groups = {name.split("/")[0] for seeds in runs.values() for run in seeds for name in run}
     known = {name: place for place, name in enumerate(MAIN_CURVES)}

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from planward.records import POINTERS, Run
-from planward.reporting.figures import Point
+from planward.reporting.figures import Figure, Point
 from planward.reporting.results import Demonstrations
 from planward.reporting.sections.elements import Table, key_values, number
 from planward.reporting.sections.learning import curve_panel, extent
@@ -37,14 +36,14 @@ QUALITY = {
 }  # what known measures are called; others go by their names
 
 
-def training_panels(results: Demonstrations) -> list[list[Markup]]:
+def training_panels(results: Demonstrations) -> list[list[Figure]]:
     """Loss and success on validation by epoch, a panel a phase; then what changes by step: temperature, KL, beta."""
     rows = [[_panel(results.epochs, method, "epoch", column) for method in POINTERS] for column in PER_EPOCH]
     rows.append([_panel(results.steps, method, "step", column) for method, column in PER_STEP])
     return _drawn(rows)
 
 
-def further_panels(results: Demonstrations) -> list[list[Markup]]:
+def further_panels(results: Demonstrations) -> list[list[Figure]]:
     """Every other curve by step, a row a phase."""
     rows = []
     for method in POINTERS:
@@ -107,7 +106,7 @@ def search_table(metrics: Mapping[str, Any]) -> Table | None:
     return key_values("The beam search", {k: v for k, v in metrics.items() if k not in ("all", "domains", "sizes")})
 
 
-def _panel(frames: Mapping[Run, pd.DataFrame], method: str, x: str, y: str) -> Markup | None:
+def _panel(frames: Mapping[Run, pd.DataFrame], method: str, x: str, y: str) -> Figure | None:
     """A column of a phase against epoch or step; None where no run has it. Success has one scale in all phases."""
     curves = _curves(frames, method, x, y)
     if not curves:
@@ -118,7 +117,7 @@ def _panel(frames: Mapping[Run, pd.DataFrame], method: str, x: str, y: str) -> M
     return curve_panel(heading, curves, x, y_range, _kept(frames, method, y) if x == "epoch" else None)
 
 
-def _drawn(rows: Iterable[Iterable[Markup | None]]) -> list[list[Markup]]:
+def _drawn(rows: Iterable[Iterable[Figure | None]]) -> list[list[Figure]]:
     """The panels that there are, without empty rows."""
     found = ([panel for panel in row if panel] for row in rows)
     return [row for row in found if row]
