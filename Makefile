@@ -3,13 +3,17 @@ PYTHON ?= python3
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report test lint clean base adapter
+PIP = pip install --quiet --disable-pip-version-check
+BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
+APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
+
+.PHONY: report test lint docs clean base adapter
 
 report: .venv/ready
 	snakemake --cores $(CORES) results/report.html
 	@echo "Open results/report.html"
 
-test: lint .venv/cluster
+test: lint docs .venv/cluster .venv/browser
 	pytest -n $(CORES) --dist loadfile
 
 lint: .venv/ready
@@ -17,6 +21,9 @@ lint: .venv/ready
 	ruff format --check
 	mypy
 	lint-imports
+
+docs: .venv/docs ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 base: .venv/ready ## train models/base anew
 	dvc unfreeze models/base/dvc.yaml:base
@@ -29,15 +36,25 @@ adapter: .venv/ready ## train models/economy anew
 	dvc freeze models/economy/dvc.yaml:adapter
 
 clean:
-	rm -rf results logs .snakemake .checkpoints
+	rm -rf results logs site .snakemake .checkpoints
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Planward needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	pip install --quiet --disable-pip-version-check -r requirements.lock
-	pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(PIP) -r requirements.lock
+	$(PIP) --no-deps -e .
 	touch .venv/ready
 
 .venv/cluster: requirements-cluster.lock .venv/ready ## the extra `cluster`, which only some tests need
-	pip install --quiet --disable-pip-version-check -r requirements-cluster.lock
+	$(PIP) -r requirements-cluster.lock
 	touch .venv/cluster
+
+.venv/docs: requirements-docs.lock .venv/ready ## the extra `docs`
+	$(PIP) -r requirements-docs.lock
+	touch .venv/docs
+
+.venv/browser: requirements-browser.lock .venv/ready ## the extra `browser`, and a browser where none is installed
+	$(PIP) -r requirements-browser.lock
+	test -n "$$(which $(BROWSERS))" || $(APT) || timeout 300 playwright install chromium-headless-shell \
+	  || echo "No browser could be installed: the tests of the page in a browser will be skipped."
+	touch .venv/browser

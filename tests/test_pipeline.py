@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
-ROOT = Path(__file__).parent.parent
+from project import Project, tutorial
+
 SMALL = """
 dataset_sizes: [10]
 problems:
@@ -30,75 +24,27 @@ ablations: {dataset_size: 10, run: [uniform]}
 economy: {own: {dataset_sizes: [10], grpo: {steps: 2}}}
 """  # laid over profiles/quick.yaml
 SELECTORS = ["random", "similarity", "pointer-sft", "pointer-rce", "pointer-grpo", "oracle"]
-
-
-class Project:
-    """A copy of this repository with a small params.yaml, as a git clone of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-        for name in tracked.decode().split("\0"):
-            if name and (ROOT / name).is_file() and not name.endswith("dvc.lock"):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name)
-        for model in ("base", "economy"):
-            shutil.copyfile(ROOT / f"models/{model}/dvc.lock", folder / f"models/{model}/dvc.lock")
-        (folder / "small.yaml").write_text(SMALL)
-        self.run("planward", "params", "profiles/quick.yaml", "small.yaml")
-        self.run("git", "init", "--quiet")
-        self.commit()
-
-    def run(self, *command: str) -> str:
-        """What a command prints; a failure shows it all."""
-        bin_folder = str(Path(sys.executable).parent)
-        environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
-        environment |= {
-            f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-        }
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-    def commit(self) -> None:
-        self.run("git", "add", "--all")
-        self.run("git", "commit", "--quiet", "--message", "state")
-
-    def snakemake(self) -> str:
-        return self.run("snakemake", "--cores", "2", "results/report.html")
-
-    def stale(self) -> set[str]:
-        """The stages that DVC finds out of date."""
-        return set(json.loads(self.run("dvc", "status", "--json").splitlines()[-1]))
-
-    def lay_over(self, text: str) -> None:
-        (self.folder / "overlay.yaml").write_text(text)
-        self.run("planward", "params", "overlay.yaml")
-
-    def locked(self) -> dict[str, object]:
-        return yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"]
-
-    def edit(self, old: str, new: str) -> None:
-        params = self.folder / "params.yaml"
-        text = params.read_text()
-        assert old in text
-        params.write_text(text.replace(old, new))
+FIRST_RUN = tutorial("first-run")
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """What the first tutorial's reader has before the first change, smaller still."""
     project = Project(tmp_path_factory.mktemp("project"))
-    project.snakemake()
-    project.commit()
+    for block in FIRST_RUN:
+        if block.section == "Change one thing":
+            break
+        project.follow(block)
+        if "profiles/quick.yaml" in block.text:
+            (project.folder / "small.yaml").write_text(SMALL)
+            project.run("planward", "params", "small.yaml")
     return project
 
 
 def test_snakemake_makes_the_report_and_dvc_has_nothing_to_do(project: Project) -> None:
     table = pd.read_csv(project.folder / "results/tables/success.csv")
     columns = ["method", "dataset_size", "shot_num", "domain", "seeds", "n", "successes", "success_rate"]
-    assert list(table.columns) == [*columns, "ci_low", "ci_high", "interval"]
+    assert list(table.columns) == [*columns, "ci_low", "ci_high", "interval", "detectable_difference"]
     assert set(table["method"]) == {"base", "sft", "grpo"}
     assert set(pd.read_csv(project.folder / "results/tables/ablations.csv")["variant"]) == {"uniform"}
     assert "</html>" in (project.folder / "results/report.html").read_text()
@@ -106,14 +52,13 @@ def test_snakemake_makes_the_report_and_dvc_has_nothing_to_do(project: Project) 
     before = project.locked()
     project.run("dvc", "repro")
     assert project.locked() == before
-    assert "Nothing to be done" in project.snakemake()
 
 
 def test_every_selector_of_worked_examples_is_in_the_tables_and_on_the_page(project: Project) -> None:
     tables = project.folder / "results/tables"
     table = pd.read_csv(tables / "demonstrations.csv")
     columns = ["selector", "dataset_size", "seed", "shot_num", "domain", "n", "successes", "success_rate"]
-    assert list(table.columns) == [*columns, "ci_low", "ci_high"]
+    assert list(table.columns) == [*columns, "ci_low", "ci_high", "detectable_difference"]
     assert set(table["selector"]) == set(SELECTORS)
     sizes = table.groupby("selector")["dataset_size"].unique().map(list).to_dict()
     assert sizes == {name: [10 if name.startswith("pointer") else 0] for name in SELECTORS}
@@ -191,10 +136,12 @@ def test_another_seed_or_variant_adds_its_own_runs_and_no_other(project: Project
 
 def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> None:
     before = project.locked()
-    # a learning rate so high that the predictions, and with them the tables, change too
-    project.run("dvc", "exp", "run", "-S", "grpo.beta=0.05", "-S", "grpo.learning_rate=0.01")
+    change, *after = (block for block in FIRST_RUN if block.section in ("Change one thing", "What did it do?"))
+    project.follow(change)  # a learning rate so high that the predictions, and with them the tables, change too
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
     trained = {"grpo@10-3407", "evaluate@grpo-10-3407"}
     variant = {"grpo-ablation@uniform-10-3407", "evaluate-ablation@uniform-10-3407"}
     assert changed == trained | variant | {"compare", "report"}
-    assert "0.05" in project.run("dvc", "exp", "show", "--csv")
+    for block in after:
+        project.follow(block)
+    assert project.locked() == before

@@ -1,0 +1,120 @@
+"""A copy of this repository to run commands in, and the tutorials as lists of things to do there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+class Project:
+    """A copy of this repository without results, as a git repository of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in tracked.decode().split("\0"):
+            if name and (ROOT / name).is_file() and not name.endswith("dvc.lock"):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / name)
+        for model in ("base", "economy"):
+            shutil.copyfile(ROOT / f"models/{model}/dvc.lock", folder / f"models/{model}/dvc.lock")
+        self.run("git", "init", "--quiet")
+        self.commit()
+
+    def run(self, *command: str) -> str:
+        """What a command prints; a failure shows it all."""
+        bin_folder = str(Path(sys.executable).parent)
+        environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+        environment |= {
+            f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def commit(self) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", "state")
+
+    def snakemake(self) -> str:
+        return self.run("snakemake", "--cores", "2", "results/report.html")
+
+    def stale(self) -> set[str]:
+        """The stages that DVC finds out of date."""
+        return set(json.loads(self.run("dvc", "status", "--json").splitlines()[-1]))
+
+    def lay_over(self, text: str) -> None:
+        (self.folder / "overlay.yaml").write_text(text)
+        self.run("planward", "params", "overlay.yaml")
+
+    def locked(self) -> dict[str, object]:
+        return yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"]
+
+    def edit(self, old: str, new: str, name: str = "params.yaml") -> None:
+        text = (self.folder / name).read_text()
+        assert old in text
+        (self.folder / name).write_text(text.replace(old, new))
+
+    def follow(self, block: Block) -> None:
+        """Do what a block of a tutorial says, and see what it shows."""
+        if block.title:
+            file = self.folder / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+        elif block.language == "sh":
+            self.run("bash", "-e", "-o", "pipefail", "-c", block.text)
+        elif block.language == "console":
+            for command, shown in block.commands():
+                compare(shown, self.run("bash", "-e", "-c", command), command)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: with a title, a file to save; `sh`, commands; `console`, commands and what they print.
+
+    Any other is something to read. `shell` is what a test must not do, which is to set up the environment it runs in.
+    """
+
+    section: str
+    language: str
+    title: str
+    text: str
+
+    def commands(self) -> Iterator[tuple[str, list[str]]]:
+        """Each command of a `console` block, with the lines that are shown below it."""
+        for part in re.split(r"^\$ ", self.text, flags=re.M)[1:]:
+            command, *shown = part.splitlines()
+            yield command, shown
+
+
+def tutorial(name: str) -> list[Block]:
+    """The blocks of docs/tutorial/NAME.md, in order."""
+    text, section, found = (ROOT / f"docs/tutorial/{name}.md").read_text(), "", list[Block]()
+    for match in re.finditer(rf"^## (?P<section>[^\n]+)$|{FENCE.pattern}", text, re.M | re.S):
+        section = match["section"] or section
+        if match["language"]:
+            found.append(Block(section, match["language"], match["title"] or "", match["text"]))
+    return found
+
+
+def compare(shown: list[str], printed: str, command: str) -> None:
+    """Each line shown must be printed, in this order; `...` stands for anything."""
+    lines = iter(re.split(r"[\r\n]+", printed))
+    for line in shown:
+        pattern = ".*".join(map(re.escape, line.rstrip().split("...")))
+        found = line == "..." or any(re.fullmatch(pattern, own.rstrip()) for own in lines)
+        assert found, f"$ {command}\nprints no {line!r} here:\n{printed}"
