@@ -56,5 +56,5 @@ clean:
 .venv/browser: requirements-browser.lock .venv/ready ## the extra `browser`, and a browser where none is installed
 	$(PIP) -r requirements-browser.lock
 	test -n "$$(which $(BROWSERS))" || $(APT) || timeout 300 playwright install chromium-headless-shell \
-	  || echo "No browser could be installed: the tests of the page in a browser will be skipped."
+	  || echo "No browser could be installed: tests of the page in one will be skipped. PLANWARD_BROWSER=PATH names one."
 	touch .venv/browser

@@ -17,9 +17,9 @@ def findings(comparison: Comparison) -> list[str]:
     cells = comparison.cells
     said = [_differing(cells, a, b, "points", 1)]
     if len(comparison.pooled):
-        said.append("Over all numbers of worked examples: " + _differing(comparison.pooled, a, b, "points", 1, "run"))
+        said.append(_differing(comparison.pooled, a, b, "points", 1, "run", "Over all numbers of worked examples, "))
     if comparison.task == ECONOMY:
-        said.append("By mean reward: " + _differing(comparison.rewards, a, b, "units of reward", 3))
+        said.append(_differing(comparison.rewards, a, b, "units of reward", 3, lead="By mean reward, "))
     return [*said, meaning(comparison)]
 
 
@@ -65,12 +65,12 @@ def cell_title(method: str, size: int, shot_num: int | str) -> str:
     return title(method, size) if shot_num == ALL else f"{title(method, size)}, {shots_title(int(shot_num))}"
 
 
-def _differing(table: pd.DataFrame, a: str, b: str, unit: str, digits: int, what: str = "cell") -> str:
+def _differing(table: pd.DataFrame, a: str, b: str, unit: str, digits: int, what: str = "cell", lead: str = "") -> str:
     tested = table[table["result"] != SAME]
     same = len(table) - len(tested)
     aside = f" ({_counted(same, what)} with the same answers in both set aside)" if same else ""
     if not len(tested):
-        return f"{a} and {b} give the same answers in every {what}."
+        return f"{lead}{a} and {b} give the same answers in every {what}."
     parts = []
     for kind in ("better", "worse"):
         rows = tested[tested["result"] == kind]
@@ -82,16 +82,17 @@ def _differing(table: pd.DataFrame, a: str, b: str, unit: str, digits: int, what
             parts.append(f"{b} is {kind} than {a} in {len(rows)} ({few(names)})")
     tied = int((tested["result"] == TIED).sum())
     differ = len(tested) - tied
-    head = f"{differ or 'None'} of {_counted(len(tested), what)}{aside} {'differs' if differ == 1 else 'differ'}"
+    head = f"{differ or 'none'} of {_counted(len(tested), what)}{aside} {'differs' if differ == 1 else 'differ'}"
     if len(tested) == 1:
-        head = f"The one {what} that was tested{aside} {'differs' if differ else 'does not differ'}"
+        head = f"the one {what} that was tested{aside} {'differs' if differ else 'does not differ'}"
+    head = head if lead else head[:1].upper() + head[1:]
     head += " after Holm's correction"
     body = f": {'; '.join(parts)}." if parts else "."
     smallest = tested["detectable_difference"].dropna()
     if len(smallest):
         ends = dict.fromkeys(f"{value:.{digits}f}" for value in (smallest.min(), smallest.max()))
         body += f" What each test would have found with 80 % power, before Holm: {' to '.join(ends)} {unit}."
-    return f"{head}{body}"
+    return f"{lead}{head}{body}"
 
 
 def _counted(count: int, what: str) -> str:
