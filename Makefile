@@ -14,7 +14,7 @@ report: .venv/ready
 	@echo "Open results/report.html"
 
 test: lint docs .venv/cluster .venv/browser
-	pytest -n $(CORES) --dist loadfile
+	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready
 	ruff check

@@ -22,11 +22,11 @@ SIZES = {
 }
 
 
-LONGEST = ("test_pipeline.py", "test_verl.py", "test_training.py")  # of the test files: they go first
+LONGEST = ("test_pipeline.py", "test_verl.py", "test_docs.py", "test_training.py", "test_browser.py", "test_ray.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several processes share out whole files: a long one must not begin when the others have ended."""
+    """Several processes share out whole files: long ones go first, so that none begins when the others have ended."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
