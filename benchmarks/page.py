@@ -27,6 +27,8 @@ from typing import Literal
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from planward.doctor import BROWSERS
+
 LOADS, FILTERS, ROWS, PATIENCE = 5, 20, 3000, 30
 PARTS = {  # of the page, in the order in which they are looked for; what matches one is not counted again
     "packed answers": r'<script type="text/plain"[^>]*>.*?</script>',
@@ -154,8 +156,9 @@ def main() -> None:
     line("size", f"{len(html.encode()):,} bytes")
     for name, size in part_sizes(html).items():
         line(f"  {name}", f"{size:,} bytes")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("PLANWARD_BROWSER") or next((path for name in names if (path := shutil.which(name))), None)
+    found = os.environ.get("PLANWARD_BROWSER") or next(
+        (path for name in BROWSERS if (path := shutil.which(name))), None
+    )
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         empty = Path(folder, "empty.html")

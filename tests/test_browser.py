@@ -26,6 +26,7 @@ import pytest
 import test_demonstrations_report as selectors
 import test_economy_analysis as economy
 from conftest import rows as json_lines
+from planward.doctor import BROWSERS
 from planward.params import Params
 from planward.records import Meta, Prediction, Record
 from planward.reporting.browser import BUDGET, plan_browser
@@ -36,7 +37,6 @@ from test_report import DOMAINS, page, prediction, rewrite, write_everything_els
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'planward[browser]'")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: pip install 'planward[browser]'")
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOLDERS = ("predictions", "demonstrations/predictions", "economy/predictions")
 RUNS = "window.ran = true"  # what a hostile completion would do
 HOSTILE = f"</script><script>{RUNS}</script><img src=x onerror='{RUNS}'><style>body {{ display: none }}</style>"
@@ -81,7 +81,9 @@ def answers(root: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    path = os.environ.get("PLANWARD_BROWSER") or next((found for name in NAMES if (found := shutil.which(name))), None)
+    path = os.environ.get("PLANWARD_BROWSER") or next(
+        (found for name in BROWSERS if (found := shutil.which(name))), None
+    )
     with playwright.sync_playwright() as started:
         try:
             browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
