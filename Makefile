@@ -10,7 +10,7 @@ APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-
 .PHONY: report test lint docs clean base adapter
 
 report: .venv/ready
-	snakemake --cores $(CORES) results/report.html
+	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
 test: lint docs .venv/cluster .venv/browser
@@ -21,6 +21,8 @@ lint: .venv/ready
 	ruff format --check
 	mypy
 	lint-imports
+	snakefmt --check Snakefile workflow/rules
+	yamllint --strict .
 
 docs: .venv/docs ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict

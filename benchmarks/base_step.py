@@ -1,9 +1,9 @@
-"""Tokens a second of a training step of models/base: sequence length, number format, logits of plans alone or of all.
+"""Tokens per second of a training step of models/base, by sequence length, precision and logits computed.
 
     python benchmarks/base_step.py [STEPS]
 
-One thread (set OMP_NUM_THREADS for more), nothing else running. Every way takes its turn in each of five rounds; the
-median of a way's rounds is told, and its ratio to the first way's.
+Uses one thread (set OMP_NUM_THREADS for more); run nothing else. Every variant runs once in each of five rounds;
+reported is the median over the rounds, and its ratio to the first variant's.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, LlamaForCausalLM
 
-from planward.params import load_base_params
-from planward.training.lexicon import build_tokenizer, vocabulary
-from planward.training.pretraining import IGNORED, PackedBatches
+from planward.pretraining.base_model import IGNORED_LABEL, PackedBatches
+from planward.pretraining.config import load_base_config
+from planward.pretraining.vocabulary import build_tokenizer, build_vocabulary
 
 BASE, ROUNDS = Path("models/base"), 5
-LENGTHS = ("short_sequence", "long_sequence")  # the keys that hold them
-WAYS = {
+LENGTH_KEYS = ("short_sequence", "long_sequence")
+VARIANTS = {  # sequence length, bfloat16, logits of all tokens
     "512 tokens, float32, all logits": (512, False, True),
     "512 tokens, float32": (512, False, False),
     "256 tokens, float32": (256, False, False),
@@ -38,25 +38,29 @@ WAYS = {
 
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    params = load_base_params(BASE / "params.yaml")
-    tokenizer = build_tokenizer(vocabulary(params.vocabulary), 2 * params.long_sequence)
+    params = load_base_config(BASE / "params.yaml")
+    tokenizer = build_tokenizer(build_vocabulary(params.vocabulary), 2 * params.long_sequence)
     torch.manual_seed(params.seed)
     model = LlamaForCausalLM(AutoConfig.from_pretrained(BASE))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batches = {
-        length: list(islice(PackedBatches(params.model_copy(update=dict.fromkeys(LENGTHS, length)), tokenizer), steps))
-        for length in {length for length, _, _ in WAYS.values()}
+        length: list(
+            islice(PackedBatches(params.model_copy(update=dict.fromkeys(LENGTH_KEYS, length)), tokenizer), steps)
+        )
+        for length in {length for length, _, _ in VARIANTS.values()}
     }
-    rates: dict[str, list[float]] = {name: [] for name in WAYS}
+    rates: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for _ in range(ROUNDS):
-        for name, (length, half, all_logits) in WAYS.items():
+        for name, (length, bfloat16, all_logits) in VARIANTS.items():
             start = time.perf_counter()
             for batch in batches[length]:
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
                     hidden = model.model(input_ids=batch["input_ids"]).last_hidden_state[:, :-1]
                     labels = batch["labels"][:, 1:]
-                    learnt = torch.ones_like(labels, dtype=torch.bool) if all_logits else labels != IGNORED
-                    loss = cross_entropy(model.lm_head(hidden[learnt]).float(), labels[learnt], ignore_index=IGNORED)
+                    labelled = torch.ones_like(labels, dtype=torch.bool) if all_logits else labels != IGNORED_LABEL
+                    loss = cross_entropy(
+                        model.lm_head(hidden[labelled]).float(), labels[labelled], ignore_index=IGNORED_LABEL
+                    )
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

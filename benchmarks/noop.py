@@ -1,6 +1,6 @@
-"""How long Snakemake and DVC take to find that nothing is to be done, for the whole DAG.
+"""Time that Snakemake and DVC take to find that every stage is up to date.
 
-    python benchmarks/noop.py [RUNS]
+    python benchmarks/noop.py [REPEATS]
 
 Run it from the project's root after `make report`. Prints minimum, median and maximum wall seconds of each.
 """
@@ -14,15 +14,15 @@ import time
 
 COMMANDS = {
     "snakemake": ["snakemake", "--cores", "2", "results/report.html"],
-    "dvc repro": ["dvc", "repro"],
+    "dvc repro": ["dvc", "repro", "--all-pipelines"],
     "dvc status": ["dvc", "status"],
 }
 
 
-def main(runs: int) -> None:
+def main(repeats: int) -> None:
     for name, command in COMMANDS.items():
         seconds = []
-        for _ in range(runs):
+        for _ in range(repeats):
             start = time.perf_counter()
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             seconds.append(time.perf_counter() - start)

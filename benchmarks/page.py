@@ -1,12 +1,11 @@
-"""How large the page is, how soon it shows, how fast its plan browser filters, and what axe finds.
+"""Size of the page, its loading time, the speed of its plan browser, and accessibility faults found by axe.
 
     python benchmarks/page.py [PAGE] [--screenshots FOLDER]
 
-In headless Chromium: the one that PLANWARD_BROWSER names, one on the PATH, or playwright's own. PAGE is
-results/report.html. Each time stands beside that of a peer in the same run: for the first render an empty page, for
-a filter of 3,000 rows a plain HTML table of as many whose rows are shown and hidden. If PAGE has fewer than 3,000
-answers, its browser is measured on all that it has. Screenshots: desktop, phone and dark, of the first screen, the
-plan browser and an opened answer.
+In headless Chromium: the one that PLANWARD_BROWSER names, one on the PATH, or playwright's own. PAGE is by default
+results/report.html. Each time is compared with a reference in the same run: the first render with an empty page, a
+filter with a plain HTML table of 3,000 rows that are shown and hidden. Screenshots: desktop, phone and dark, of the
+first screen, the plan browser and an opened completion.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from planward.doctor import BROWSERS
 
-LOADS, FILTERS, ROWS, PATIENCE = 5, 20, 3000, 30
-PARTS = {  # of the page, in the order in which they are looked for; what matches one is not counted again
+LOADS, FILTERS, ROWS, TIMEOUT_S = 5, 20, 3000, 30
+PARTS = {  # of the page, in the order of the search; text that matches one is not counted again
     "packed answers": r'<script type="text/plain"[^>]*>.*?</script>',
     "script": r"<script>.*?</script>",
     "style": r"<style>.*?</style>",
@@ -39,15 +38,15 @@ PARTS = {  # of the page, in the order in which they are looked for; what matche
 }
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 READY = "performance.getEntriesByName('plan browser ready')[0]?.startTime"
-# Milliseconds from the change of a filter until two frames later, when the rows have been painted.
-CHANGE = """(value) => new Promise((done) => {
+# Milliseconds from the change of a filter until two frames later, when the rows are painted.
+FILTER_SCRIPT = """(value) => new Promise((done) => {
   const select = document.querySelector('#browser [name=NAME]'), start = performance.now();
   select.value = value;
   select.dispatchEvent(new Event('input', { bubbles: true }));
   const worked = performance.now() - start;
   requestAnimationFrame(() => requestAnimationFrame(() => done([performance.now() - start, worked])));
 })"""
-TABLE_CHANGE = """(value) => new Promise((done) => {
+TABLE_FILTER_SCRIPT = """(value) => new Promise((done) => {
   const start = performance.now();
   for (const row of document.querySelectorAll('tbody tr')) {
     row.style.display = row.dataset.label === value ? '' : 'none';
@@ -65,35 +64,35 @@ WINDOWS: dict[str, tuple[int, int, Scheme]] = {
 }
 
 
-def part_sizes(html: str) -> dict[str, int]:
+def measure_parts(html: str) -> dict[str, int]:
     """Bytes of each of the `PARTS`, and of the rest."""
-    sizes, whole = {}, len(html.encode())
+    sizes, total = {}, len(html.encode())
     for name, pattern in PARTS.items():
         matches = re.findall(pattern, html, flags=re.DOTALL)
         sizes[name] = sum(len(match.encode()) for match in matches)
         html = re.sub(pattern, "", html, flags=re.DOTALL)
-    return sizes | {"text and tables": whole - sum(sizes.values())}
+    return sizes | {"text and tables": total - sum(sizes.values())}
 
 
-def loads(browser: Browser, file: Path, told: str) -> list[float]:
-    """What `told` says in fresh windows: when something came about, in milliseconds from the start of the load."""
-    found = []
+def measure_loads(browser: Browser, file: Path, script: str) -> list[float]:
+    """Load a page in new windows; returns the milliseconds, from the start of the load, that the script reports."""
+    times = []
     for _ in range(LOADS):
         context = browser.new_context(viewport={"width": 1440, "height": 900})
         page = context.new_page()
         page.goto(file.as_uri())
-        end = time.monotonic() + PATIENCE
-        while (moment := page.evaluate(told)) is None:
+        end = time.monotonic() + TIMEOUT_S
+        while (value := page.evaluate(script)) is None:
             if time.monotonic() > end:
-                sys.exit(f"{file}: nothing after {PATIENCE} s: {told}")
+                sys.exit(f"{file}: nothing after {TIMEOUT_S} s: {script}")
             time.sleep(0.05)
-        found.append(float(moment))
+        times.append(float(value))
         context.close()
-    return found
+    return times
 
 
-def plain_table(folder: Path) -> Path:
-    """A page with a plain table of `ROWS` rows, as wide as the plan browser's."""
+def write_plain_table(folder: Path) -> Path:
+    """Write a page with a plain table of `ROWS` rows, as wide as the plan browser's."""
     labels = ["success_plans", "goal_not_satisfied", "precondition_violation"]
     rows = "".join(
         f'<tr data-label="{labels[i % 3]}"><th>{i:016x}</th>' + f"<td>{labels[i % 3]}</td>" * 7 + "</tr>"
@@ -104,22 +103,22 @@ def plain_table(folder: Path) -> Path:
     return file
 
 
-def filter_times(page: Page) -> tuple[int, list[list[float]]]:
-    """Answers in the page, and milliseconds to filter them by label: until painted, and of work alone."""
-    values = page.eval_on_selector_all("#browser [name=label] option", "all => all.map(each => each.value)")
+def measure_filters(page: Page) -> tuple[int, list[list[float]]]:
+    """The number of completions in the page, and milliseconds to filter them by label: until painted, script only."""
+    values = page.eval_on_selector_all("#browser [name=label] option", "options => options.map(option => option.value)")
     rows = int(page.evaluate("Number(document.querySelector('#browser-rows table').ariaRowCount) - 1"))
-    change = CHANGE.replace("NAME", "label")
-    return rows, [page.evaluate(change, values[i % len(values)]) for i in range(FILTERS)]
+    script = FILTER_SCRIPT.replace("NAME", "label")
+    return rows, [page.evaluate(script, values[i % len(values)]) for i in range(FILTERS)]
 
 
-def faults(page: Page) -> Counter[str]:
-    """Faults by impact, all details opened."""
-    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+def count_faults(page: Page) -> Counter[str]:
+    """Accessibility faults by impact, with all details open."""
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     options = {"resultTypes": ["violations"], "preload": False}
     return Counter(fault["impact"] for fault in Axe().run(page, None, options).response["violations"])
 
 
-def screenshots(browser: Browser, file: Path, folder: Path) -> None:
+def take_screenshots(browser: Browser, file: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, (width, height, scheme) in WINDOWS.items():
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -135,57 +134,57 @@ def screenshots(browser: Browser, file: Path, folder: Path) -> None:
         page.close()
 
 
-def line(name: str, value: str, peer: str = "") -> None:
-    sys.stdout.write(f"{name:58} {value:>22}   {peer}\n")
+def print_line(name: str, value: str, reference: str = "") -> None:
+    sys.stdout.write(f"{name:58} {value:>22}   {reference}\n")
 
 
-def milliseconds(values: list[float]) -> str:
+def format_times(values: list[float]) -> str:
     return f"{median(values):.0f} (worst {max(values):.0f}) ms"
 
 
-def beside(values: list[float], peers: list[float], name: str) -> str:
-    return f"{median(values) / median(peers):.2f} x {name}, {milliseconds(peers)}"
+def format_ratio(values: list[float], reference: list[float], name: str) -> str:
+    return f"{median(values) / median(reference):.2f} x {name}, {format_times(reference)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", nargs="?", type=Path, default=Path("results/report.html"))
     parser.add_argument("--screenshots", type=Path, metavar="FOLDER")
-    asked = parser.parse_args()
-    file, html = asked.page.resolve(), asked.page.read_text(encoding="utf-8")
-    line("size", f"{len(html.encode()):,} bytes")
-    for name, size in part_sizes(html).items():
-        line(f"  {name}", f"{size:,} bytes")
-    found = os.environ.get("PLANWARD_BROWSER") or next(
+    options = parser.parse_args()
+    file, html = options.page.resolve(), options.page.read_text(encoding="utf-8")
+    print_line("size", f"{len(html.encode()):,} bytes")
+    for name, size in measure_parts(html).items():
+        print_line(f"  {name}", f"{size:,} bytes")
+    program = os.environ.get("PLANWARD_BROWSER") or next(
         (path for name in BROWSERS if (path := shutil.which(name))), None
     )
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         empty = Path(folder, "empty.html")
         empty.write_text("<!doctype html><title>empty</title><p>empty", encoding="utf-8")
-        peers = loads(browser, empty, PAINT)
-        painted = loads(browser, file, PAINT)
-        line("first contentful paint", milliseconds(painted), beside(painted, peers, "an empty page"))
-        ready = loads(browser, file, READY)
-        line("plan browser ready", milliseconds(ready), beside(ready, painted, "the first paint"))
+        empty_times = measure_loads(browser, empty, PAINT)
+        painted = measure_loads(browser, file, PAINT)
+        print_line("first contentful paint", format_times(painted), format_ratio(painted, empty_times, "an empty page"))
+        ready = measure_loads(browser, file, READY)
+        print_line("plan browser ready", format_times(ready), format_ratio(ready, painted, "the first paint"))
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(plain_table(Path(folder)).as_uri())
+        page.goto(write_plain_table(Path(folder)).as_uri())
         labels = ["success_plans", "goal_not_satisfied", "precondition_violation"]
-        plain = [page.evaluate(TABLE_CHANGE, labels[i % 3]) for i in range(FILTERS)]
+        plain = [page.evaluate(TABLE_FILTER_SCRIPT, labels[i % 3]) for i in range(FILTERS)]
         page.goto(file.as_uri())
         page.wait_for_selector("#browser:not([hidden])")
-        rows, times = filter_times(page)
-        for place, what in enumerate(("until painted, two frames later", "work alone")):
-            values, others = [spent[place] for spent in times], [spent[place] for spent in plain]
-            peer = beside(values, others, f"{ROWS:,} plain rows")
-            line(f"filter of {rows:,} answers, {what}", milliseconds(values), peer)
+        rows, times = measure_filters(page)
+        for i, quantity in enumerate(("until painted, two frames later", "script only")):
+            values, plain_values = [pair[i] for pair in times], [pair[i] for pair in plain]
+            ratio = format_ratio(values, plain_values, f"{ROWS:,} plain rows")
+            print_line(f"filter of {rows:,} completions, {quantity}", format_times(values), ratio)
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
-            found_faults = ", ".join(f"{count} {impact}" for impact, count in faults(page).items())
-            line(f"faults that axe finds, {scheme}", found_faults or "none")
-        if asked.screenshots:
-            screenshots(browser, file, asked.screenshots)
-        line(
+            faults = ", ".join(f"{count} {impact}" for impact, count in count_faults(page).items())
+            print_line(f"accessibility faults, {scheme}", faults or "none")
+        if options.screenshots:
+            take_screenshots(browser, file, options.screenshots)
+        print_line(
             "browser",
             f"Chromium {browser.version}",
             f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",

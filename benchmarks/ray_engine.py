@@ -1,17 +1,17 @@
-"""How fast a Ray cluster on this machine judges completions, beside the pool of VAL processes that the pipeline uses.
+"""Throughput of a Ray cluster on this machine, next to the pool of VAL processes that the pipeline uses.
 
     python benchmarks/ray_engine.py                     everything
     python benchmarks/ray_engine.py --only verdicts chunks overhead
     python benchmarks/ray_engine.py --quick             a smoke test; its figures mean nothing
 
-Needs the extra `cluster`. Problems are those that `planward problems` would generate, some a domain; completions are
-made as docs/reference/agreement.md says, and all engines judge the same. An engine's repeats take turns with the
-others', and the first turn, in which workers start and files are checked, is not counted. Times are medians over
-turns, by the clock; `x` is how many times as many verdicts a second as the pool with one VAL process, in the same turn.
+Needs the extra `cluster`. The problems are those that `planward problems` generates, a few per domain; completions come
+from `candidate_plans.iter_distinct_plans`, and all engines judge the same ones. Engines take turns; the first round, in
+which workers start and files are read, is not counted. Values are medians over rounds of wall time; `x` is the
+throughput relative to the pool with one VAL process in the same round.
 
 verdicts  the pool with one and two VAL processes; Ray with one and two CPUs
-chunks    Ray with two CPUs, by completions a task
-overhead  tasks that do nothing, alone and with a chunk's completions and files on board: milliseconds each
+chunks    Ray with two CPUs, by completions per task
+overhead  milliseconds per task that does nothing, without inputs and with a chunk of completions and files
 """
 
 from __future__ import annotations
@@ -29,147 +29,151 @@ from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
-from planward.agreement import distinct_plans
-from planward.clusters import engine
-from planward.clusters.connection import connected
-from planward.clusters.engine import Pair, RayTask, chunk, completed, places_of_chunks
-from planward.params import Params, load_params
+from candidate_plans import iter_distinct_plans
+from planward.core.registry import load_params, load_task
+from planward.integrations.ray import engine
+from planward.integrations.ray.connection import connect
+from planward.integrations.ray.engine import Pair, RayTask, build_chunk, run_remote, split_into_chunks
+from planward.params import Params
 from planward.pddl.language import load_domain, load_problem
-from planward.tasks import load_task
-from planward.tasks.planning.sources import generated_records
+from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.sources import generate_records
 
-PARAMS = load_params(Path(__file__).resolve().parent.parent / "params.yaml")
-NAME = 34  # width of a row's name
-ALONE = "pool, one VAL process"
+PARAMS = cast(PlanningParams, load_params(root=Path(__file__).resolve().parent.parent))
+NAME_WIDTH = 34
+BASELINE = "pool, one VAL process"
 
-Judge = Callable[[list[Pair]], Any]
+JudgeFunction = Callable[[list[Pair]], Any]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Problems a domain, completions a problem, and turns that are counted; tasks that do nothing."""
+    """Sizes of the measurements."""
 
-    problems: int = 12
-    completions: int = 8
-    turns: int = 3
-    tasks: int = 500
-    sizes: tuple[int, ...] = (1, 4, 16, 64)
+    problems: int = 12  # per domain
+    completions: int = 8  # per problem
+    rounds: int = 3  # counted ones
+    tasks: int = 500  # that do nothing
+    chunk_sizes: tuple[int, ...] = (1, 4, 16, 64)
 
 
-QUICK = Scale(problems=2, completions=4, turns=1, tasks=20, sizes=(1, 16))
+QUICK = Scale(problems=2, completions=4, rounds=1, tasks=20, chunk_sizes=(1, 16))
 
 
 def main() -> None:
-    sections = {"verdicts": verdicts, "chunks": chunks, "overhead": overhead}
+    sections = {"verdicts": measure_verdicts, "chunks": measure_chunks, "overhead": measure_overhead}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="little of everything, once")
+    parser.add_argument("--quick", action="store_true", help="a little of everything, once")
     parser.add_argument("--only", nargs="+", choices=sections, default=list(sections), metavar="SECTION")
     options = parser.parse_args()
     scale = QUICK if options.quick else Scale()
     with TemporaryDirectory(prefix="planward-bench-") as name:
-        pairs = completions(Path(name), scale)
-        say(f"{len(pairs)} completions on {scale.problems} problems a domain; medians over {scale.turns} turns")
+        pairs = build_pairs(Path(name), scale)
+        print_line(f"{len(pairs)} completions, {scale.problems} problems a domain; medians over {scale.rounds} rounds")
         for section in options.only:
-            say("")
+            print_line("")
             sections[section](Path(name), pairs, scale)
 
 
-def verdicts(root: Path, pairs: list[Pair], scale: Scale) -> None:
-    """The pool and Ray, each with one and two CPUs; the pool's turns lie beside those of both clusters."""
-    say(row("verdicts", "verdicts/s", "x"))
-    pools = {name: load_task(pooled(n), root).judge for n, name in ((1, ALONE), (2, "pool, two VAL processes"))}
+def measure_verdicts(root: Path, pairs: list[Pair], scale: Scale) -> None:
+    """The pool and Ray, each with one and two CPUs; the pool is measured again in the rounds of both clusters."""
+    print_line(format_row("verdicts", "verdicts/s", "x"))
+    pools = {
+        BASELINE: load_task(limit_val_workers(1), root).judge,
+        "pool, two VAL processes": load_task(limit_val_workers(2), root).judge,
+    }
     times, ratios = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
-    with quietly():
-        expected = pools[ALONE](pairs)
+    with hide_progress():
+        expected = pools[BASELINE](pairs)
     for cpus in 1, 2:
-        with connected("local", cpus) as ray:
-            on_ray = RayTask(load_task(PARAMS, root), PARAMS, root, ray).judge
-            with quietly():
-                assert on_ray(pairs) == expected
-            engines = pools | {f"Ray, {'one CPU' if cpus == 1 else 'two CPUs'}": on_ray}
-            for _ in range(scale.turns):
-                turn = {name: seconds(judge, pairs) for name, judge in engines.items()}
-                for name, taken in turn.items():
-                    times[name].append(taken)
-                    ratios[name].append(turn[ALONE] / taken)
-    for name, taken in times.items():
-        say(row(name, f"{len(pairs) / median(taken):.0f}", f"{median(ratios[name]):.2f}"))
+        with connect("local", cpus) as ray:
+            judge_on_ray = RayTask(load_task(PARAMS, root), PARAMS, root, ray).judge
+            with hide_progress():
+                assert judge_on_ray(pairs) == expected
+            engines = pools | {f"Ray, {'one CPU' if cpus == 1 else 'two CPUs'}": judge_on_ray}
+            for _ in range(scale.rounds):
+                round_times = {name: measure_seconds(judge, pairs) for name, judge in engines.items()}
+                for name, seconds in round_times.items():
+                    times[name].append(seconds)
+                    ratios[name].append(round_times[BASELINE] / seconds)
+    for name, seconds_list in times.items():
+        print_line(format_row(name, f"{len(pairs) / median(seconds_list):.0f}", f"{median(ratios[name]):.2f}"))
 
 
-def chunks(root: Path, pairs: list[Pair], scale: Scale) -> None:
+def measure_chunks(root: Path, pairs: list[Pair], scale: Scale) -> None:
     """Ray with two CPUs, by the size of a task."""
-    say(row("completions a task", "verdicts/s"))
-    usual, times = engine.CHUNK, {size: list[float]() for size in scale.sizes}
+    print_line(format_row("completions per task", "verdicts/s"))
+    default, times = engine.CHUNK_SIZE, {size: list[float]() for size in scale.chunk_sizes}
     try:
-        with connected("local", 2) as ray:
-            on_ray = RayTask(load_task(PARAMS, root), PARAMS, root, ray).judge
-            seconds(on_ray, pairs)
-            for _ in range(scale.turns):
-                for size, taken in times.items():
-                    engine.CHUNK = size
-                    taken.append(seconds(on_ray, pairs))
+        with connect("local", 2) as ray:
+            judge_on_ray = RayTask(load_task(PARAMS, root), PARAMS, root, ray).judge
+            measure_seconds(judge_on_ray, pairs)
+            for _ in range(scale.rounds):
+                for size, seconds in times.items():
+                    engine.CHUNK_SIZE = size
+                    seconds.append(measure_seconds(judge_on_ray, pairs))
     finally:
-        engine.CHUNK = usual
-    for size, taken in times.items():
-        say(row(str(size), f"{len(pairs) / median(taken):.0f}"))
+        engine.CHUNK_SIZE = default
+    for size, seconds in times.items():
+        print_line(format_row(str(size), f"{len(pairs) / median(seconds):.0f}"))
 
 
-def overhead(root: Path, pairs: list[Pair], scale: Scale) -> None:
-    """Tasks that do nothing, on one CPU, so that none is hidden behind another."""
-    say(row("a task that does nothing", "ms"))
+def measure_overhead(root: Path, pairs: list[Pair], scale: Scale) -> None:
+    """Tasks that do nothing, on one CPU, so that they run one after another."""
+    print_line(format_row("a task that does nothing", "ms"))
 
-    def nothing(*_: object) -> None:
+    def do_nothing(*_: object) -> None:
         return None
 
-    full = chunk([pairs[place] for place in places_of_chunks(pairs)[0]], root)
-    with connected("local", 1) as ray:
-        for name, arguments in ("empty", ()), (f"with {len(full.pairs)} completions", (full,)):
-            taken = []
-            for _ in range(scale.turns + 1):
+    chunk = build_chunk([pairs[index] for index in split_into_chunks(pairs)[0]], root)
+    with connect("local", 1) as ray:
+        for name, arguments in ("without inputs", ()), (f"with {len(chunk.pairs)} completions", (chunk,)):
+            times = []
+            for _ in range(scale.rounds + 1):
                 start = perf_counter()
-                for _ in completed(ray, nothing, (arguments for _ in range(scale.tasks))):
+                for _ in run_remote(ray, do_nothing, (arguments for _ in range(scale.tasks))):
                     pass
-                taken.append(perf_counter() - start)
-            say(row(name, f"{1000 * median(taken[1:]) / scale.tasks:.2f}"))
+                times.append(perf_counter() - start)
+            print_line(format_row(name, f"{1000 * median(times[1:]) / scale.tasks:.2f}"))
 
 
-def completions(root: Path, scale: Scale) -> list[Pair]:
-    """Completions of all kinds on problems of params.yaml's sizes, whose files are written below `root`."""
+def build_pairs(root: Path, scale: Scale) -> list[Pair]:
+    """Problems of params.yaml's sizes, whose files are written below `root`, with completions of all kinds."""
     domains = {name: sizes | {"count": scale.problems} for name, sizes in PARAMS.problems.generated.items()}
-    few = PARAMS.problems.model_copy(update={"generated": domains})
-    found: list[Pair] = []
-    with quietly():
-        for record in generated_records(PARAMS.model_copy(update={"problems": few}), root):
+    params = PARAMS.model_copy(update={"problems": PARAMS.problems.model_copy(update={"generated": domains})})
+    pairs: list[Pair] = []
+    with hide_progress():
+        for record in generate_records(params, root):
             domain = load_domain(root / record.meta.domain_file)
-            plans = distinct_plans(load_problem(root / record.meta.problem_file, domain), Random(str(record.meta)))
-            found += [(record, "\n".join(each.plan)) for each in islice(plans, scale.completions)]
-    Random(1).shuffle(found)
-    return found
+            plans = iter_distinct_plans(load_problem(root / record.meta.problem_file, domain), Random(str(record.meta)))
+            pairs += [(record, "\n".join(each.plan)) for each in islice(plans, scale.completions)]
+    Random(1).shuffle(pairs)
+    return pairs
 
 
-def pooled(workers: int) -> Params:
+def limit_val_workers(workers: int) -> Params:
     return PARAMS.model_copy(update={"val": PARAMS.val.model_copy(update={"workers": workers})})
 
 
-def seconds(judge: Judge, pairs: list[Pair]) -> float:
+def measure_seconds(judge: JudgeFunction, pairs: list[Pair]) -> float:
     start = perf_counter()
-    with quietly():
+    with hide_progress():
         judge(pairs)
     return perf_counter() - start
 
 
-def quietly() -> redirect_stderr[StringIO]:
-    """No progress bars among the figures."""
+def hide_progress() -> redirect_stderr[StringIO]:
+    """Keep progress bars out of the output."""
     return redirect_stderr(StringIO())
 
 
-def row(name: str, *cells: object) -> str:
-    return f"{name:{NAME}}" + "".join(f" {cell!s:>12}" for cell in cells)
+def format_row(name: str, *cells: object) -> str:
+    return f"{name:{NAME_WIDTH}}" + "".join(f" {cell!s:>12}" for cell in cells)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,27 +1,27 @@
-"""How fast plans are judged in-process, by VAL as a subprocess, and by the package unified-planning.
+"""Measure how fast plans are judged in-process, by VAL as a subprocess, and by the package unified-planning.
 
     python benchmarks/verifier.py                                    everything
     python benchmarks/verifier.py --only groups cold unified growth search
     python benchmarks/verifier.py --quick                            a smoke test; its figures mean nothing
 
-Everything runs on one core, to which this process and VAL's are bound, and all verifiers judge the same plans. They
-are made as docs/reference/agreement.md says; format errors that VAL is not even started for are left out. Times are
-medians over repeats. Each repeat parses the domains anew, so that nothing is met that an earlier repeat worked out.
+This process and VAL's run on one core, and all verifiers judge the same plans, without format errors for which VAL
+does not run; docs/reference/agreement.md describes the plans. Times are medians over repeats. Each repeat parses the
+domains again, so that no repeat uses the caches of an earlier one.
 
-in-process     planward.pddl; each section says what of reading, parsing and grounding is inside the time
-Validate       VAL's program alone: `Validate -v` started on a plan file that is there already, its report collected
-planward.val   VAL as the pipeline uses it: plan file written, Validate run, report read; in `cold`, VAL's `Parser` as
-               well, which the pipeline has read each problem once
+in-process     planward.pddl; each section says how much of prepare_reading, parsing and grounding is measure_time
+Validate       VAL's program alone: `Validate -v` started on an existing plan file, its report collected
+planward.val   VAL as the pipeline uses it: plan file written, Validate run, report parsed; in `cold` also VAL's
+               `Parser`, which the pipeline runs once for each problem
 unified        unified-planning's PDDLReader and SequentialPlanValidator
 
-Plans/s are by the clock. `x Validate`, `x p.val` and `x unified` say how many times as many plans in-process judges
-by the clock; `by CPU` compares the CPU time of Validate's process alone (or of unified) with the CPU time in-process.
+Plans/s are wall-clock. `x Validate`, `x p.val` and `x unified` are wall-clock speed-ups of in-process; `by CPU`
+compares the CPU time of Validate's process alone (or of unified) with the CPU time in-process.
 
-groups    many completions a problem: each problem read, parsed and ground once, its domain parsed before
-cold      one plan a problem, each read, parsed and ground: with the domain parsed before, and each time
-unified   against unified-planning, on problems without trajectory constraints, which it does not read
+groups    many completions for a problem: each problem read, parsed and ground once, its domain parsed before
+cold      one plan for a problem, which is read, parsed and ground: with the domain parsed before, and each time
+unified   comparison with unified-planning, on problems without trajectory constraints, which it cannot read
 growth    plans of 10, 100 and 1000 actions, problems of 10, 100 and 1000 objects, with and without constraints
-search    reference plans by breadth-first search, problems of the sizes of params.yaml
+search    reference plans by breadth-first search, for problems of the sizes in params.yaml
 """
 
 from __future__ import annotations
@@ -45,20 +45,24 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from warnings import catch_warnings
 
+from candidate_plans import iter_distinct_plans
 from planward import val
-from planward.agreement import distinct_plans, drawn_instance
-from planward.params import load_params
-from planward.pddl.generators import GENERATORS, domain_text, problem_text
+from planward.core.registry import load_params
+from planward.core.verdicts import Label, Outcome
 from planward.pddl.grounding import ground_problem
 from planward.pddl.language import Domain, load_problem, parse_domain
-from planward.pddl.search import shortest_plan
-from planward.pddl.simulation import PlanChecker
-from planward.records import Label, Outcome
+from planward.pddl.search import find_shortest_plan
+from planward.pddl.simulation import PlanVerifier
+from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.domains import GENERATED_DOMAINS, load_domain_text, render_problem
 from planward.val.inputs import read_inputs
-from planward.val.plans import FormatError, read_plan
+from planward.val.plans import FormatError, parse_plan
+from verifier_agreement import sample_instance
 
-PARAMS = load_params(Path(__file__).resolve().parent.parent / "params.yaml").problems
-NAME = 29  # width of a row's name
+_PARAMS = load_params(root=Path(__file__).resolve().parent.parent)
+assert isinstance(_PARAMS, PlanningParams)
+PARAMS = _PARAMS.problems
+NAME_WIDTH = 29  # of a table
 
 Plan = tuple[str, ...]
 Work = Callable[[], object]
@@ -66,7 +70,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Scale:
-    """Problems a domain in each section, and repeats: of what runs in-process, and of the slow others."""
+    """Problems for each domain in each section, and repeats of in-process (`repeats`) and slower work."""
 
     groups: int = 4
     cold: int = 30
@@ -81,7 +85,9 @@ QUICK = Scale(groups=1, cold=2, unified=1, search=2, sizes=(10, 100), repeats=1,
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
+    """A problem and the plans to judge."""
+
     domain_file: Path
     problem_file: Path
     plans: tuple[Plan, ...]
@@ -89,7 +95,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Seconds:
-    """By the clock, of CPU in this process, and of CPU in its children."""
+    """Wall-clock time, CPU time of this process, and CPU time of its children."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -100,186 +106,203 @@ class Seconds:
 
 
 def main() -> None:
-    sections = {"groups": groups, "cold": cold, "unified": unified, "growth": growth, "search": search}
+    """Run the sections."""
+    sections = {
+        "groups": measure_groups,
+        "cold": measure_cold,
+        "unified": measure_unified,
+        "growth": measure_growth,
+        "search": measure_search,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="little of everything, once")
+    parser.add_argument("--quick", action="store_true", help="a small part of each section, once")
     parser.add_argument("--only", nargs="+", choices=sections, default=list(sections), metavar="SECTION")
-    parser.add_argument("--seed", type=int, default=1, help="of problems and plans")
+    parser.add_argument("--seed", type=int, default=1, help="for problems and plans")
     options = parser.parse_args()
-    say(f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores, of which one is used")
+    print_line(f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores, one of them used")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for name in options.only:
         with TemporaryDirectory(prefix="planward-verifier-") as folder:
             sections[name](Path(folder), QUICK if options.quick else Scale(), options.seed)
 
 
-# The sections.
+# Sections
 
 
-def groups(folder: Path, scale: Scale, seed: int) -> None:
+def measure_groups(folder: Path, scale: Scale, seed: int) -> None:
     for size in (8, 64):
-        say(f"\nGroups of {size} plans: each problem read, parsed and ground once, its domain parsed before")
-        against_val(tasks_by_domain(folder, scale.groups, size, seed), in_process_apart, validate_wrapped, scale)
+        print_line(f"\nGroups of {size} plans: each problem read, parsed and ground once, its domain parsed before")
+        workloads = iter_workloads(folder, scale.groups, size, seed)
+        compare_with_val(workloads, prepare_separate_domains, prepare_wrapped, scale)
 
 
-def cold(folder: Path, scale: Scale, seed: int) -> None:
-    say("\nCold, one plan a problem: each problem read, parsed and ground; its domain parsed once, before")
-    against_val(tasks_by_domain(folder, scale.cold, 1, seed), in_process_together, validate_wrapped_afresh, scale)
-    say("\nCold, one plan a problem: each problem read, parsed and ground, and its domain with it")
-    against_val(tasks_by_domain(folder, scale.cold, 1, seed), in_process_afresh, validate_wrapped_afresh, scale)
+def measure_cold(folder: Path, scale: Scale, seed: int) -> None:
+    print_line("\nCold, one plan for a problem: problem read, parsed and ground; domain parsed once, before")
+    workloads = iter_workloads(folder, scale.cold, 1, seed)
+    compare_with_val(workloads, prepare_shared_domain, prepare_wrapped_uncached, scale)
+    print_line("\nCold, one plan for a problem: problem and domain read, parsed and ground")
+    workloads = iter_workloads(folder, scale.cold, 1, seed)
+    compare_with_val(workloads, prepare_without_domain, prepare_wrapped_uncached, scale)
 
 
-def unified(folder: Path, scale: Scale, seed: int) -> None:
+def measure_unified(folder: Path, scale: Scale, seed: int) -> None:
     if find_spec("unified_planning") is None:
-        say("\nunified-planning is left out, as it is not installed: pip install unified-planning")
+        print_line("\nunified-planning is not installed: left out; fix: pip install unified-planning")
         return
     for size in (1, 8, 64):
-        say(f"\nunified-planning, {size} plan(s) a problem: domain and problem read and parsed once a problem by both")
-        say("`equal` counts plans that both call valid or both invalid; plans that unified cannot read are left out")
-        say(row("", "plans", "in-process", "unified", "x unified", "by CPU", "equal"))
-        total, total_theirs, plans, equals = Seconds(), Seconds(), 0, 0
+        print_line(f"\nunified-planning, {size} plan(s) for a problem: domain and problem read and parsed once by both")
+        print_line("`equal` counts plans with equal verdicts; plans that unified cannot read are left out")
+        print_line(format_row("", "plans", "in-process", "unified", "x unified", "by CPU", "equal"))
+        total, total_unified, plans, equals = Seconds(), Seconds(), 0, 0
         problems = scale.unified * (5 if size == 1 else 1)
-        for name, made in tasks_by_domain(folder, problems, size, seed, sorts=("",)):
-            tasks = [readable(task) for task in made]
-            mine = timed(partial(in_process_afresh, tasks), scale.repeats)
-            theirs = timed(partial(unified_planning, tasks), scale.slow_repeats)
-            ours = [check.label is Label.SUCCESS for task in tasks for check in outcomes(task)]
-            equal = sum(a == b for a, b in zip(ours, unified_verdicts(tasks), strict=True))
-            say(unified_row(name, len(ours), mine, theirs, equal))
-            total, total_theirs, plans, equals = total + mine, total_theirs + theirs, plans + len(ours), equals + equal
-        say(unified_row("all", plans, total, total_theirs, equals))
+        for name, all_workloads in iter_workloads(folder, problems, size, seed, sorts=("",)):
+            workloads = [keep_readable(workload) for workload in all_workloads]
+            in_process = measure_time(partial(prepare_without_domain, workloads), scale.repeats)
+            by_unified = measure_time(partial(prepare_unified, workloads), scale.slow_repeats)
+            verdicts = [o.label is Label.SUCCESS for workload in workloads for o in verify_workload(workload)]
+            equal = sum(a == b for a, b in zip(verdicts, validate_unified(workloads), strict=True))
+            print_line(format_unified_row(name, len(verdicts), in_process, by_unified, equal))
+            total, total_unified = total + in_process, total_unified + by_unified
+            plans, equals = plans + len(verdicts), equals + equal
+        print_line(format_unified_row("all", plans, total, total_unified, equals))
 
 
-def growth(folder: Path, scale: Scale, seed: int) -> None:
-    say("\nGrowth: a ferry with as many cars as places; microseconds by the clock, for one plan")
-    say("`ready`: problem read, parsed and ground; `first`: a plan of actions that were not met before; `again`: the")
-    say(
-        "same plan once more; `an action`: the time to its left by the plan's length; Validate reads the files as well."
+def measure_growth(folder: Path, scale: Scale, seed: int) -> None:
+    print_line("\nGrowth: a ferry with as many cars as locations; wall-clock microseconds for one plan")
+    print_line("`ready`: problem read, parsed and ground; `first`: a plan of actions not yet ground; `again`: the same")
+    print_line(
+        "plan again; `an action`: the time to its left divided by the plan's length; Validate reads the files too."
     )
-    say("*: with a `sometime-before` for each ten objects; **: with an `always` for each car as well, and every")
-    say("boarding changes what they all speak of")
-    say(row("", "ready", "first", "an action", "again", "an action", "Validate"))
+    print_line(
+        "*: with a `sometime-before` for each ten objects; **: also an `always` for each car, all of which depend"
+    )
+    print_line("on every boarding")
+    print_line(format_row("", "ready", "first", "an action", "again", "an action", "Validate"))
     for marks in ("", "*", "**"):
         for objects, length in product(scale.sizes, scale.sizes):
-            task = ferry_task(folder, Random(f"{seed}:{objects}:{length}"), objects, length, len(marks))
-            ready = timed(partial(reading, task), scale.repeats).wall
-            first = timed(partial(checking, task, met=False), scale.repeats).wall
-            again = timed(partial(checking, task, met=True), scale.repeats).wall
-            theirs = timed(partial(validate_alone, [task]), scale.slow_repeats).wall
-            times = (ready, first, first / length, again, again / length, theirs)
-            say(row(f"{objects} objects, {length} actions{marks}", *(f"{seconds * 1e6:.1f}" for seconds in times)))
+            workload = build_ferry_workload(folder, Random(f"{seed}:{objects}:{length}"), objects, length, len(marks))
+            ready = measure_time(partial(prepare_reading, workload), scale.repeats).wall
+            first = measure_time(partial(prepare_verification, workload, cached=False), scale.repeats).wall
+            again = measure_time(partial(prepare_verification, workload, cached=True), scale.repeats).wall
+            validate = measure_time(partial(prepare_validate, [workload]), scale.slow_repeats).wall
+            times = (ready, first, first / length, again, again / length, validate)
+            name = f"{objects} objects, {length} actions{marks}"
+            print_line(format_row(name, *(f"{seconds * 1e6:.1f}" for seconds in times)))
 
 
-def search(folder: Path, scale: Scale, seed: int) -> None:
-    say("\nReference plans: each problem read, parsed, ground and searched; the domain parsed once, before")
-    say(row("", "problems", "actions", "plans/s", "slowest"))
+def measure_search(folder: Path, scale: Scale, seed: int) -> None:
+    print_line("\nReference plans: each problem read, parsed, ground and searched; the domain parsed once, before")
+    print_line(format_row("", "problems", "actions", "plans/s", "slowest"))
     total, problems = Seconds(), 0
-    for name, tasks in tasks_by_domain(folder, scale.search, 0, seed):
+    for name, workloads in iter_workloads(folder, scale.search, 0, seed):
         lengths, times = list[int](), list[float]()
-        seconds = timed(partial(searching, tasks, lengths, times), scale.slow_repeats)
-        say(row(name, len(tasks), f"{mean(lengths):.1f}", rate(len(tasks), seconds), f"{max(times) * 1e3:.0f} ms"))
-        total, problems = total + seconds, problems + len(tasks)
-    say(row("all", problems, "", rate(problems, total), ""))
+        seconds = measure_time(partial(prepare_search, workloads, lengths, times), scale.slow_repeats)
+        rate, slowest = format_rate(len(workloads), seconds), f"{max(times) * 1e3:.0f} ms"
+        print_line(format_row(name, len(workloads), f"{mean(lengths):.1f}", rate, slowest))
+        total, problems = total + seconds, problems + len(workloads)
+    print_line(format_row("all", problems, "", format_rate(problems, total), ""))
 
 
-def against_val(
-    made: Iterator[tuple[str, list[Task]]],
-    in_process: Callable[[list[Task]], Work],
-    wrapped: Callable[[list[Task]], Work],
+def compare_with_val(
+    workloads_by_domain: Iterator[tuple[str, list[Workload]]],
+    in_process: Callable[[list[Workload]], Work],
+    wrapped: Callable[[list[Workload]], Work],
     scale: Scale,
 ) -> None:
-    """Measure each domain and print its row, and one for all."""
-    say(row("", "plans", "in-process", "Validate", "planward.val", "x Validate", "by CPU", "x p.val"))
+    """Measure each domain; print a row for each, and one for all."""
+    print_line(format_row("", "plans", "in-process", "Validate", "planward.val", "x Validate", "by CPU", "x p.val"))
     total = [Seconds(), Seconds(), Seconds()]
     plans = 0
-    for name, tasks in made:
+    for name, workloads in workloads_by_domain:
         times = [
-            timed(partial(in_process, tasks), scale.repeats),
-            timed(partial(validate_alone, tasks), scale.slow_repeats),
-            timed(partial(wrapped, tasks), scale.slow_repeats),
+            measure_time(partial(in_process, workloads), scale.repeats),
+            measure_time(partial(prepare_validate, workloads), scale.slow_repeats),
+            measure_time(partial(wrapped, workloads), scale.slow_repeats),
         ]
-        number = sum(len(task.plans) for task in tasks)
-        say(val_row(name, number, *times))
+        number = sum(len(workload.plans) for workload in workloads)
+        print_line(format_val_row(name, number, *times))
         total, plans = [a + b for a, b in zip(total, times, strict=True)], plans + number
-    say(val_row("all", plans, *total))
+    print_line(format_val_row("all", plans, *total))
 
 
-# What is timed: each function returns the work, after preparations that are no part of it.
+# Timed work: each function does untimed preparation, and returns the work to time.
 
 
-def timed(prepare: Callable[[], Work], repeats: int) -> Seconds:
-    """Medians over the repeats."""
+def measure_time(prepare: Callable[[], Work], repeats: int) -> Seconds:
+    """Return medians over the repeats."""
     measured: list[tuple[float, float, float]] = []
     for _ in range(repeats):
         work = prepare()
-        gc.collect()  # of what others have left
-        starts = (perf_counter(), process_time(), children_time())
+        gc.collect()
+        starts = (perf_counter(), process_time(), read_children_cpu_s())
         work()
-        ends = (perf_counter(), process_time(), children_time())
+        ends = (perf_counter(), process_time(), read_children_cpu_s())
         measured.append((ends[0] - starts[0], ends[1] - starts[1], ends[2] - starts[2]))
     return Seconds(*(median(column) for column in zip(*measured, strict=True)))
 
 
-def children_time() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def read_children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
-def in_process_apart(tasks: list[Task]) -> Work:
-    """A domain of its own for each problem, so that problems of one domain share nothing."""
-    return partial(judge, tasks, [fresh_domain(task) for task in tasks])
+def prepare_separate_domains(workloads: list[Workload]) -> Work:
+    """Parse the domain for each problem, so that problems of one domain share no cache."""
+    return partial(verify_all, workloads, [parse_domain_again(workload) for workload in workloads])
 
 
-def in_process_together(tasks: list[Task]) -> Work:
-    """One domain for all, as the pipeline has it: problems with equal objects and static facts share their actions."""
-    return partial(judge, tasks, [fresh_domain(tasks[0])] * len(tasks))
+def prepare_shared_domain(workloads: list[Workload]) -> Work:
+    """Parse the domain once, as the pipeline does: problems with equal objects and static facts share operators."""
+    return partial(verify_all, workloads, [parse_domain_again(workloads[0])] * len(workloads))
 
 
-def in_process_afresh(tasks: list[Task]) -> Work:
-    return partial(judge, tasks, [None] * len(tasks))
+def prepare_without_domain(workloads: list[Workload]) -> Work:
+    return partial(verify_all, workloads, [None] * len(workloads))
 
 
-def judge(tasks: Sequence[Task], domains: Sequence[Domain | None]) -> None:
-    """Judge all plans; where there is no domain, it is parsed in passing."""
-    for task, domain in zip(tasks, domains, strict=True):
-        checker = PlanChecker(load_problem(task.problem_file, domain or fresh_domain(task)))
-        for plan in task.plans:
-            checker.check(plan)
+def verify_all(workloads: Sequence[Workload], domains: Sequence[Domain | None]) -> None:
+    """Verify all plans; a domain that is None is parsed here."""
+    for workload, domain in zip(workloads, domains, strict=True):
+        verifier = PlanVerifier(load_problem(workload.problem_file, domain or parse_domain_again(workload)))
+        for plan in workload.plans:
+            verifier.verify(plan)
 
 
-def reading(task: Task) -> Work:
-    domain = fresh_domain(task)
-    return lambda: PlanChecker(load_problem(task.problem_file, domain))
+def prepare_reading(workload: Workload) -> Work:
+    domain = parse_domain_again(workload)
+    return lambda: PlanVerifier(load_problem(workload.problem_file, domain))
 
 
-def checking(task: Task, met: bool) -> Work:
-    checker = PlanChecker(load_problem(task.problem_file, fresh_domain(task)))
-    if met:
-        checker.check(task.plans[0])
-    return partial(checker.check, task.plans[0])
+def prepare_verification(workload: Workload, cached: bool) -> Work:
+    verifier = PlanVerifier(load_problem(workload.problem_file, parse_domain_again(workload)))
+    if cached:
+        verifier.verify(workload.plans[0])
+    return partial(verifier.verify, workload.plans[0])
 
 
-def searching(tasks: list[Task], lengths: list[int], times: list[float]) -> Work:
-    """Find all plans; their lengths and seconds are put into the lists."""
-    domain = fresh_domain(tasks[0])
+def prepare_search(workloads: list[Workload], lengths: list[int], times: list[float]) -> Work:
+    """Search for all plans; appends their lengths and seconds to the lists."""
+    domain = parse_domain_again(workloads[0])
 
     def work() -> None:
-        for task in tasks:
+        for workload in workloads:
             start = perf_counter()
-            problem = ground_problem(load_problem(task.problem_file, domain))
-            lengths.append(len(shortest_plan(problem, PARAMS.max_states)))
+            problem = ground_problem(load_problem(workload.problem_file, domain))
+            lengths.append(len(find_shortest_plan(problem, PARAMS.max_states)))
             times.append(perf_counter() - start)
 
     return work
 
 
-def validate_alone(tasks: list[Task]) -> Work:
+def prepare_validate(workloads: list[Workload]) -> Work:
     commands: list[list[str]] = []
-    for task in tasks:
-        for number, plan in enumerate(task.plans):
-            file = task.problem_file.with_suffix(f".{number}.plan")
+    for workload in workloads:
+        for number, plan in enumerate(workload.plans):
+            file = workload.problem_file.with_suffix(f".{number}.plan")
             file.write_text("".join(f"{step.lower()}\n" for step in plan), encoding="utf-8")
-            commands.append([str(val.binary()), "-v", str(task.domain_file), str(task.problem_file), str(file)])
+            commands.append(
+                [str(val.find_binary()), "-v", str(workload.domain_file), str(workload.problem_file), str(file)]
+            )
 
     def work() -> None:
         for command in commands:
@@ -288,106 +311,108 @@ def validate_alone(tasks: list[Task]) -> Work:
     return work
 
 
-def validate_wrapped(tasks: list[Task]) -> Work:
-    for task in tasks:
-        val.validate(task.domain_file, task.problem_file, "")  # from here on the files are known to be sound
-    return partial(validate_all, tasks)
+def prepare_wrapped(workloads: list[Workload]) -> Work:
+    for workload in workloads:
+        val.validate(workload.domain_file, workload.problem_file, "")  # so that the files are checked before
+    return partial(validate_all, workloads)
 
 
-def validate_wrapped_afresh(tasks: list[Task]) -> Work:
-    for task in tasks:
-        task.problem_file.touch()  # so it is read and checked again
-    return partial(validate_all, tasks)
+def prepare_wrapped_uncached(workloads: list[Workload]) -> Work:
+    for workload in workloads:
+        workload.problem_file.touch()  # so that it is read and checked again
+    return partial(validate_all, workloads)
 
 
-def validate_all(tasks: list[Task]) -> None:
-    for task in tasks:
-        for plan in task.plans:
-            val.validate(task.domain_file, task.problem_file, "\n".join(plan))
+def validate_all(workloads: list[Workload]) -> None:
+    for workload in workloads:
+        for plan in workload.plans:
+            val.validate(workload.domain_file, workload.problem_file, "\n".join(plan))
 
 
-def unified_planning(tasks: list[Task]) -> Work:
-    return partial(unified_verdicts, tasks)
+def prepare_unified(workloads: list[Workload]) -> Work:
+    return partial(validate_unified, workloads)
 
 
-def unified_verdicts(tasks: Sequence[Task]) -> list[bool | None]:
-    """Whether unified-planning calls each plan valid; None where it cannot read the plan."""
+def validate_unified(workloads: Sequence[Workload]) -> list[bool | None]:
+    """Return unified-planning's verdict on each plan; None where it cannot read the plan."""
     io, engines, shortcuts = (import_module(f"unified_planning.{name}") for name in ("io", "engines", "shortcuts"))
     shortcuts.get_environment().credits_stream = None
-    shortcuts.get_environment().error_used_name = False  # delivery's object `truck` is named as its type
-    found: list[bool | None] = []
-    for task in tasks:
+    shortcuts.get_environment().error_used_name = False  # delivery's object `truck` has the name of its type
+    verdicts: list[bool | None] = []
+    for workload in workloads:
         reader, validator = io.PDDLReader(), engines.SequentialPlanValidator()
         with catch_warnings(action="ignore"):
-            problem = reader.parse_problem(str(task.domain_file), str(task.problem_file))
-        for plan in task.plans:
+            problem = reader.parse_problem(str(workload.domain_file), str(workload.problem_file))
+        for plan in workload.plans:
             try:
-                read = reader.parse_plan_string(problem, "\n".join(plan))
-            except Exception:  # undeclared objects end in AssertionError, among others
-                found.append(None)
+                parsed = reader.parse_plan_string(problem, "\n".join(plan))
+            except Exception:  # such as AssertionError for undeclared objects
+                verdicts.append(None)
             else:
-                found.append(validator.validate(problem, read).status.name == "VALID")
-    return found
+                verdicts.append(validator.validate(problem, parsed).status.name == "VALID")
+    return verdicts
 
 
-# Problems and plans.
+# Problems and plans
 
 
-def tasks_by_domain(
+def iter_workloads(
     folder: Path, problems: int, plans: int, seed: int, sorts: Sequence[str] = ("", "safety")
-) -> Iterator[tuple[str, list[Task]]]:
-    """For each domain and sort of problems its name, and problems of the default sizes with `plans` plans each."""
-    for domain in GENERATORS:
+) -> Iterator[tuple[str, list[Workload]]]:
+    """Yield name and problems of each domain and sort, of the default sizes, each with `plans` plans."""
+    for domain in GENERATED_DOMAINS:
         ranges = PARAMS.generated[domain].items()
         sizes = {name: bounds for name, bounds in ranges if not isinstance(bounds, int)}
         domain_file = folder / f"{domain}.pddl"
-        domain_file.write_text(domain_text(domain), encoding="utf-8")
+        domain_file.write_text(load_domain_text(domain), encoding="utf-8")
         for sort in sorts:
-            rng, tasks = Random(f"{seed}:{domain}:{sort}"), []
+            rng, workloads = Random(f"{seed}:{domain}:{sort}"), []
             for number in range(problems):
-                instance = drawn_instance(rng, domain, sizes, sort == "safety", PARAMS.max_states)
+                instance = sample_instance(rng, domain, sizes, sort == "safety", PARAMS.max_states)
                 file = folder / f"{domain}{sort}{plans}-{number}.pddl"
-                file.write_text(problem_text(domain, instance), encoding="utf-8")
-                tasks.append(with_plans(Task(domain_file, file, ()), rng, plans))
-            yield f"{domain} {sort}".rstrip(), tasks
+                file.write_text(render_problem(domain, instance), encoding="utf-8")
+                workloads.append(add_plans(Workload(domain_file, file, ()), rng, plans))
+            yield f"{domain} {sort}".rstrip(), workloads
 
 
-def with_plans(task: Task, rng: Random, number: int) -> Task:
-    """The task with plans of all kinds that VAL is run for."""
+def add_plans(workload: Workload, rng: Random, number: int) -> Workload:
+    """Return the workload with plans of all kinds for which VAL runs."""
     if not number:
-        return task
-    inputs = read_inputs(task.domain_file, task.problem_file)
+        return workload
+    inputs = read_inputs(workload.domain_file, workload.problem_file)
 
-    def is_run(plan: Plan) -> bool:
+    def reaches_val(plan: Plan) -> bool:
         try:
-            read_plan("\n".join(plan), inputs)
+            parse_plan("\n".join(plan), inputs)
         except FormatError:
             return False
         return True
 
-    problem = load_problem(task.problem_file, fresh_domain(task))
-    plans = (candidate.plan for candidate in distinct_plans(problem, rng) if is_run(candidate.plan))
-    some = list(islice(plans, max(number, 20)))  # the reference plan comes first: one plan would always be that
-    return Task(task.domain_file, task.problem_file, tuple(rng.sample(some, min(number, len(some)))))
+    problem = load_problem(workload.problem_file, parse_domain_again(workload))
+    plans = (candidate.plan for candidate in iter_distinct_plans(problem, rng) if reaches_val(candidate.plan))
+    pool = list(islice(plans, max(number, 20)))  # the first one alone would always be the reference plan
+    return Workload(workload.domain_file, workload.problem_file, tuple(rng.sample(pool, min(number, len(pool)))))
 
 
-def readable(task: Task) -> Task:
-    """The task with the plans that unified-planning can read."""
-    verdicts = zip(task.plans, unified_verdicts([task]), strict=True)
-    return Task(task.domain_file, task.problem_file, tuple(plan for plan, verdict in verdicts if verdict is not None))
+def keep_readable(workload: Workload) -> Workload:
+    """Drop the plans that unified-planning cannot read."""
+    verdicts = zip(workload.plans, validate_unified([workload]), strict=True)
+    plans = tuple(plan for plan, verdict in verdicts if verdict is not None)
+    return Workload(workload.domain_file, workload.problem_file, plans)
 
 
-def ferry_task(folder: Path, rng: Random, objects: int, length: int, constraints: int) -> Task:
-    """A problem of any size with one plan, which a rule makes: sail to a car, board it, sail elsewhere, debark it.
+def build_ferry_workload(folder: Path, rng: Random, objects: int, length: int, constraints: int) -> Workload:
+    """Build a problem of any size with one plan: repeatedly sail to a car, board it, sail elsewhere, debark it.
 
-    `constraints`: 0 for none, 1 for orders of boarding, 2 for a rule on every car as well.
+    Args:
+        constraints: 0 for none, 1 for orders of boarding, 2 for a rule on every car as well.
     """
-    places, cars = ([f"{letter}{i}" for i in range(objects // 2)] for letter in "lc")
-    at = {car: rng.choice(places) for car in cars}
-    ferry, plan, boarded = rng.choice(places), list[str](), dict[str, None]()
-    init = [f"(at-ferry {ferry})", "(empty-ferry)", *(f"(at {car} {place})" for car, place in at.items())]
+    locations, cars = ([f"{letter}{i}" for i in range(objects // 2)] for letter in "lc")
+    at = {car: rng.choice(locations) for car in cars}
+    ferry, plan, boarded = rng.choice(locations), list[str](), dict[str, None]()
+    init = [f"(at-ferry {ferry})", "(empty-ferry)", *(f"(at {car} {location})" for car, location in at.items())]
     while len(plan) < length:
-        car, goal = rng.choice(cars), rng.choice(places)
+        car, goal = rng.choice(cars), rng.choice(locations)
         sails = [f"(sail {here} {there})" for here, there in ((ferry, at[car]), (at[car], goal)) if here != there]
         trip = [
             *sails[: ferry != at[car]],
@@ -395,70 +420,76 @@ def ferry_task(folder: Path, rng: Random, objects: int, length: int, constraints
             *sails[ferry != at[car] :],
             f"(debark {car} {goal})",
         ]
-        if len(plan) + len(trip) > length:  # what is left is filled by sailing about
-            there = rng.choice([place for place in places if place != ferry])
+        if len(plan) + len(trip) > length:  # fill up with sailing
+            there = rng.choice([name for name in locations if name != ferry])
             plan.append(f"(sail {ferry} {there})")
             ferry = there
             continue
         plan += trip
         boarded.setdefault(car)
         ferry = at[car] = goal
-    goals = [f"(at {car} {place})" for car, place in at.items()]
-    # Cars that are never boarded come last: no order can be broken by them.
+    goals = [f"(at {car} {location})" for car, location in at.items()]
+    # Cars that are never boarded come last, so that they violate no order.
     order = [*boarded, *(car for car in cars if car not in boarded)]
     rules = [f"(sometime-before (on {later}) (on {earlier}))" for earlier, later in pairwise(order)][: objects // 10]
     if constraints == 2:
         rules.append("(forall (?c - car) (always (imply (on ?c) (not (empty-ferry)))))")
     name = f"ferry-{objects}-{length}-{constraints}"
     text = (
-        f"(define (problem {name}) (:domain ferry)\n (:objects {' '.join(places)} - location {' '.join(cars)} - car)\n"
+        f"(define (problem {name}) (:domain ferry)\n"
+        f" (:objects {' '.join(locations)} - location {' '.join(cars)} - car)\n"
         f" (:init {' '.join(init)})\n (:goal (and {' '.join(goals)}))\n"
         + (f" (:constraints (and {' '.join(rules)}))" if constraints else "")
         + ")\n"
     )
     domain_file, problem_file = folder / "ferry.pddl", folder / f"{name}.pddl"
-    domain_file.write_text(domain_text("ferry"), encoding="utf-8")
+    domain_file.write_text(load_domain_text("ferry"), encoding="utf-8")
     problem_file.write_text(text, encoding="utf-8")
-    task = Task(domain_file, problem_file, (tuple(plan),))
-    (outcome,) = outcomes(task)
+    workload = Workload(domain_file, problem_file, (tuple(plan),))
+    (outcome,) = verify_workload(workload)
     assert outcome.label is Label.SUCCESS, outcome
     assert val.validate(domain_file, problem_file, "\n".join(plan), timeout=600).label is Label.SUCCESS
-    return task
+    return workload
 
 
-def fresh_domain(task: Task) -> Domain:
-    """The domain, parsed now: `load_domain` would return one that has worked things out already."""
-    return parse_domain(task.domain_file.read_text(encoding="utf-8"))
+def parse_domain_again(workload: Workload) -> Domain:
+    """Parse the domain: `load_domain` would return a cached one."""
+    return parse_domain(workload.domain_file.read_text(encoding="utf-8"))
 
 
-def outcomes(task: Task) -> list[Outcome]:
-    checker = PlanChecker(load_problem(task.problem_file, fresh_domain(task)))
-    return [checker.check(plan) for plan in task.plans]
+def verify_workload(workload: Workload) -> list[Outcome]:
+    verifier = PlanVerifier(load_problem(workload.problem_file, parse_domain_again(workload)))
+    return [verifier.verify(plan) for plan in workload.plans]
 
 
-# What is printed.
+# Output
 
 
-def val_row(name: str, plans: int, mine: Seconds, alone: Seconds, wrapped: Seconds) -> str:
-    rates = [rate(plans, seconds) for seconds in (mine, alone, wrapped)]
-    ratios = (alone.wall / mine.wall, alone.children / mine.cpu, wrapped.wall / mine.wall)
-    return row(name, plans, *rates, *(f"{ratio:.0f}" for ratio in ratios))
+def format_val_row(name: str, plans: int, in_process: Seconds, validate: Seconds, wrapped: Seconds) -> str:
+    rates = [format_rate(plans, seconds) for seconds in (in_process, validate, wrapped)]
+    ratios = (
+        validate.wall / in_process.wall,
+        validate.children / in_process.cpu,
+        wrapped.wall / in_process.wall,
+    )
+    return format_row(name, plans, *rates, *(f"{ratio:.0f}" for ratio in ratios))
 
 
-def unified_row(name: str, plans: int, mine: Seconds, theirs: Seconds, equal: int) -> str:
-    ratios = (f"{theirs.wall / mine.wall:.0f}", f"{theirs.cpu / mine.cpu:.0f}")
-    return row(name, plans, rate(plans, mine), rate(plans, theirs), *ratios, f"{equal}/{plans}")
+def format_unified_row(name: str, plans: int, in_process: Seconds, unified: Seconds, equal: int) -> str:
+    rates = (format_rate(plans, in_process), format_rate(plans, unified))
+    ratios = (f"{unified.wall / in_process.wall:.0f}", f"{unified.cpu / in_process.cpu:.0f}")
+    return format_row(name, plans, *rates, *ratios, f"{equal}/{plans}")
 
 
-def rate(number: int, seconds: Seconds) -> str:
+def format_rate(number: int, seconds: Seconds) -> str:
     return f"{number / seconds.wall:.1f}"
 
 
-def row(name: str, *cells: object) -> str:
-    return f"{name:{NAME}}" + "".join(f" {cell!s:>12}" for cell in cells)
+def format_row(name: str, *cells: object) -> str:
+    return f"{name:{NAME_WIDTH}}" + "".join(f" {cell!s:>12}" for cell in cells)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,55 +1,60 @@
-"""What several test files share: the shipped parameters, made small, and a project folder to run stages in."""
+"""Fixtures that several test files share: the shipped parameters, and an empty folder to run stages in."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from planward.params import Params, load_params
+from planward.core.registry import load_params
+from planward.selectors.config import SelectorsConfig
+from planward.tasks.economy.environment.config import EconomyParams
+from planward.tasks.planning.config import PlanningParams
+from support import ROOT, merge_values
 
-settings.register_profile("planward", deadline=None)  # how long an example takes is no matter of right or wrong
+settings.register_profile("planward", deadline=None)  # time is no matter of right or wrong
 settings.load_profile("planward")
-
-ROOT = Path(__file__).parent.parent
-SIZES = {
-    name: tuple(size for size in sizes if size != "count")
-    for name, sizes in load_params(ROOT / "params.yaml").problems.generated.items()
-}
-
 
 LONGEST = ("test_pipeline.py", "test_verl.py", "test_docs.py", "test_training.py", "test_browser.py", "test_ray.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several processes share out whole files: long ones go first, so that none begins when the others have ended."""
+    """Long files first: processes share out whole files, and none should begin when the others have ended."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-def laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `changes`; sections are merged, everything else is replaced."""
-    merged = dict(base)
-    for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict) and key not in {"generated", "difficulty"}
-        merged[key] = laid_over(merged[key], value) if both else value
-    return merged
-
-
 @pytest.fixture(scope="session")
-def shipped() -> Params:
+def shipped() -> PlanningParams:
     """params.yaml as it is."""
-    return load_params(ROOT / "params.yaml")
+    params = load_params(root=ROOT)
+    assert isinstance(params, PlanningParams)
+    return params
 
 
 @pytest.fixture(scope="session")
-def small(shipped: Params) -> Callable[..., Params]:
+def shipped_economy() -> EconomyParams:
+    """workflow/economy/params.yaml as it is."""
+    params = load_params("economy", ROOT)
+    assert isinstance(params, EconomyParams)
+    return params
+
+
+@pytest.fixture(scope="session")
+def shipped_selectors() -> SelectorsConfig:
+    """workflow/selectors/params.yaml as it is."""
+    from planward.selectors.config import load_selectors_config
+
+    return load_selectors_config(ROOT)
+
+
+@pytest.fixture(scope="session")
+def small(shipped: PlanningParams) -> Callable[..., PlanningParams]:
     """The shipped parameters with a few small problems; keyword arguments are laid over them."""
 
-    def small(**sections: Any) -> Params:
+    def small(**sections: Any) -> PlanningParams:
         few: dict[str, Any] = {
             "dataset_sizes": [4, 8],
             "problems": {
@@ -62,8 +67,8 @@ def small(shipped: Params) -> Callable[..., Params]:
             "grpo": {"steps": 10, "batch_size": 4},
             "ablations": {"run": []},
         }
-        raw = laid_over(shipped.model_dump(mode="json"), few)
-        return Params.model_validate(laid_over(raw, sections))
+        raw = merge_values(shipped.model_dump(mode="json"), few)
+        return PlanningParams.model_validate(merge_values(raw, sections))
 
     return small
 
@@ -73,15 +78,3 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that stages read and write in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any] | bytes]) -> None:
-    """Write JSON lines; bytes are written as they are."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-    path.write_bytes(b"".join(line + b"\n" for line in raw))

@@ -1,4 +1,4 @@
-"""A second task for the trainers: write the letters again. Four domains differ in how."""
+"""A small task for tests of the trainers: repeat letters, in one of four ways (the domains)."""
 
 from __future__ import annotations
 
@@ -12,73 +12,76 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from planward.params import Params, load_params
-from planward.records import Meta, Record, Verdict
-from planward.tasks.base import AS_IS, Alias, Messages
-from planward.tasks.planning.examples import drawn_shots
+from planward.core.records import Meta, Record
+from planward.core.registry import load_params
+from planward.core.tasks import NO_RENAMING, Messages, Renaming
+from planward.core.verdicts import Verdict
+from planward.params import Params
+from planward.tasks.planning.examples import sample_examples
 
 DOMAINS = ("copy", "double", "first", "last")
 LETTERS = "abcdef"
-PARAMS_FILE = Path(__file__).parent.parent / "params.yaml"
+ROOT = Path(__file__).parent.parent
 
 
-class Letters:
-    """The plan is the wanted letters; the reward grows with the share of letters that are right."""
+class LettersTask:
+    """The completion must be the expected letters; a wrong one is rewarded by its share of correct letters."""
 
     name = "letters"
     labels: tuple[str, ...] = ("right", "wrong", "empty")
 
-    def alias(self, problem: Record, seed: str) -> Alias:
+    def draw_renaming(self, problem: Record, seed: str) -> Renaming:
         letters = list(LETTERS)
         Random(f"{seed}:{problem.id}").shuffle(letters)
         return dict(zip(LETTERS, letters, strict=True))
 
-    def core(self, problem: Record) -> str:
+    def core_digest(self, problem: Record) -> str:
         domain, *word = problem.prompt.split()
         return " ".join([domain, *(str(word.index(letter)) for letter in word)])
 
-    def shots(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
-        return drawn_shots(problem, pool, count, seed)
+    def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
+        return sample_examples(problem, pool, count, seed)
 
-    def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
-        parts = [f"{shot.prompt} : {self.answer(shot)} ;" for shot in shots]
-        return " ".join([*parts, renamed(problem.prompt, alias), ":"])
+    def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:
+        solved = [f"{example.prompt} : {self.reference_completion(example)} ;" for example in examples]
+        return " ".join([*solved, rename(problem.prompt, renaming), ":"])
 
-    def answer(self, problem: Record, alias: Alias = AS_IS) -> str:
+    def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:
         assert problem.response is not None
-        return renamed(problem.response, alias)
+        return rename(problem.response, renaming)
 
-    def original(self, completion: str, alias: Alias) -> str:
-        return renamed(completion, {new: old for old, new in alias.items()})
+    def undo_renaming(self, completion: str, renaming: Renaming) -> str:
+        return rename(completion, {new: old for old, new in renaming.items()})
 
-    def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:
-        wanted, got = self.answer(problem).split(), self.original(completion, alias).split()
-        if wanted == got:
+    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:
+        expected = self.reference_completion(problem).split()
+        letters = self.undo_renaming(completion, renaming).split()
+        if letters == expected:
             return Verdict("right", 1.0, True, plan=completion)
-        common = (Counter(wanted) & Counter(got)).total() / max(len(wanted), len(got))
-        return Verdict("wrong" if got else "empty", -1 + 0.9 * common, False, plan=completion)
+        common = (Counter(expected) & Counter(letters)).total() / max(len(expected), len(letters))
+        return Verdict("wrong" if letters else "empty", -1 + 0.9 * common, False, plan=completion)
 
     def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
         return [self.verify(problem, completion) for problem, completion in pairs]
 
 
-def renamed(text: str, alias: Alias) -> str:
-    return " ".join(alias.get(word, word) for word in text.split())
+def rename(text: str, renaming: Renaming) -> str:
+    return " ".join(renaming.get(word, word) for word in text.split())
 
 
-def problems(count: int) -> list[Record]:
-    """Return `count` problems, the domains in turn."""
-    random = Random(0)
+def build_problems(count: int) -> list[Record]:
+    """Return `count` problems, round-robin over the domains."""
+    rng = Random(0)
     records = []
     for number in range(count):
         domain = DOMAINS[number % len(DOMAINS)]
-        word = random.choices(LETTERS, k=random.randint(1, 3))
-        answers = {"copy": word, "double": word * 2, "first": word[:1], "last": word[-1:]}
+        word = rng.choices(LETTERS, k=rng.randint(1, 3))
+        references = {"copy": word, "double": word * 2, "first": word[:1], "last": word[-1:]}
         meta = Meta(scenario=domain, domain_file="letters", problem_file=f"letters-{number}")
         records.append(
             Record(
                 prompt=" ".join([domain, *word]),
-                response=" ".join(answers[domain]),
+                response=" ".join(references[domain]),
                 meta=meta,
                 id=f"p{number:02}",
                 score=float(len(word)),
@@ -88,15 +91,15 @@ def problems(count: int) -> list[Record]:
     return records
 
 
-def schedule(records: Sequence[Record], steps: int, batch_size: int) -> list[dict[str, Any]]:
-    """Return rows that give each step as many prompts of each domain, seeded."""
-    random = Random(1)
+def build_schedule(records: Sequence[Record], steps: int, batch_size: int) -> list[dict[str, Any]]:
+    """Return schedule rows with equally many prompts of each domain in each step."""
+    rng = Random(1)
     rows = []
     for step in range(steps):
         names = list(DOMAINS) * (batch_size // len(DOMAINS))
-        random.shuffle(names)
+        rng.shuffle(names)
         for slot, domain in enumerate(names):
-            record = random.choice([record for record in records if record.domain == domain])
+            record = rng.choice([record for record in records if record.domain == domain])
             rows.append(
                 {
                     "step": step,
@@ -110,8 +113,8 @@ def schedule(records: Sequence[Record], steps: int, batch_size: int) -> list[dic
     return rows
 
 
-def params(**sections: Any) -> Params:
-    """Return the project's parameters, made small, with `sections` laid over them."""
+def build_params(**sections: Any) -> Params:
+    """Return the project's parameters, reduced, with `sections` laid over them."""
     small: dict[str, dict[str, Any]] = {
         "prompt": {"max_tokens": 32, "max_completion_tokens": 8},
         "sft": {"epochs": 2, "batch_size": 8, "micro_batch_size": 4, "shots": [0, 2], "save_steps": 2},
@@ -122,11 +125,11 @@ def params(**sections: Any) -> Params:
             "micro_batch_size": 16,
             "learning_rate": 1e-3,
             "temperature": 1.0,
-            "reward": "dense",  # a base that never succeeds learns by that
+            "reward": "dense",  # the random base never succeeds, so a sparse reward has no gradient
             "save_steps": 2,
         },
     }
-    raw = load_params(PARAMS_FILE).model_dump(mode="json")
+    raw = load_params(root=ROOT).model_dump(mode="json", include=set(Params.model_fields))
     raw["ablations"] |= {"run": [], "variants": {}}
     for overlay in (small, sections):
         for section, values in overlay.items():
@@ -135,8 +138,13 @@ def params(**sections: Any) -> Params:
 
 
 def write_base(folder: Path) -> None:
-    """Write a random Llama of two layers and a tokenizer of one token a word."""
-    words = ["<pad>", "</s>", "<unk>", *DOMAINS, *LETTERS, ":", ";"]
+    """Write a random base model for this task."""
+    write_model(folder, [*DOMAINS, *LETTERS, ":", ";"])
+
+
+def write_model(folder: Path, symbols: Sequence[str]) -> None:
+    """Write a random two-layer Llama and a word-level tokenizer with these words."""
+    words = ["<pad>", "</s>", "<unk>", *symbols]
     core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from support import ROOT
+
 FENCE = re.compile(r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
 
 
@@ -58,11 +59,17 @@ class Project:
         return set(json.loads(self.run("dvc", "status", "--json").splitlines()[-1]))
 
     def lay_over(self, text: str) -> None:
-        (self.folder / "overlay.yaml").write_text(text)
-        self.run("planward", "params", "overlay.yaml")
+        (self.folder / "recipe.yaml").write_text(text)
+        self.run("planward", "params", "recipe.yaml")
 
     def locked(self) -> dict[str, object]:
-        return yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"]
+        """What dvc.lock and workflow/*/dvc.lock record, by the addresses of the stages."""
+        found = dict(yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"])
+        for lock in sorted(self.folder.glob("workflow/*/dvc.lock")):
+            pipeline = lock.relative_to(self.folder).with_suffix(".yaml")
+            stages = yaml.safe_load(lock.read_text())["stages"]
+            found |= {f"{pipeline}:{name}": stage for name, stage in stages.items()}
+        return found
 
     def edit(self, old: str, new: str, name: str = "params.yaml") -> None:
         text = (self.folder / name).read_text()

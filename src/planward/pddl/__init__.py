@@ -1,1 +1,1 @@
-"""PDDL in-process: parse, ground, simulate, search, generate."""
+"""PDDL in-process: parse, ground, verify plans, search."""

@@ -1,4 +1,4 @@
-"""A form of a problem that does not change when its objects are renamed."""
+"""A digest of a problem that does not depend on the names of its objects."""
 
 from __future__ import annotations
 
@@ -11,89 +11,87 @@ from planward.pddl.formulas import And, Formula, Literal, Or, Quantified
 from planward.pddl.language import Problem
 from planward.pddl.signature import Atom
 
-Fact = tuple[str, Atom]  # where it stands ("init", "goal", "not goal", "always/Or", ...) and the atom
+Fact = tuple[str, Atom]  # its context ("init", "goal", "not goal", "always 0/Or", ...) and the atom
 Colours = dict[str, int]
 
 
-def core_hash(problem: Problem) -> str:
-    """The digest of the problem without its constraints: what a problem and its constrained twins have in common."""
-    return canonical_hash(replace(problem, constraints=()))
+def hash_without_constraints(problem: Problem) -> str:
+    """Hash the problem without its constraints, so that it gets the digest of its unconstrained twin."""
+    return hash_problem(replace(problem, constraints=()))
 
 
-def canonical_hash(problem: Problem) -> str:
-    """Hex digest of the problem up to renaming of its objects and reordering of its facts.
+def hash_problem(problem: Problem) -> str:
+    """Hash a problem up to renaming of its objects and reordering of its facts; returns a hex digest.
 
-    Colour refinement (Weisfeiler and Leman 1968) over the objects, whose colours start as their
-    types (a domain's constants keep their names). Renamings always get the same digest; different
-    problems that refinement cannot tell apart share one too, so a split by it can only err towards
-    keeping too much together, never towards leaking.
+    Uses colour refinement (Weisfeiler and Leman 1968) over the objects, whose initial colours are their types; the
+    domain's constants keep their names. Renamed problems always get the same digest. Different problems that
+    refinement cannot tell apart share one too: a split by digest can then only keep too much together, never leak.
     """
-    larger: list[tuple[str, tuple[Formula, ...]]]
-    larger = [("goal", (goal,)) for goal in problem.goal if not isinstance(goal, Literal)]
-    larger += [(constraint.operator, constraint.formulas) for constraint in problem.constraints]
+    compound: list[tuple[str, tuple[Formula, ...]]]
+    compound = [("goal", (goal,)) for goal in problem.goal if not isinstance(goal, Literal)]
+    compound += [(constraint.operator, constraint.formulas) for constraint in problem.constraints]
     facts: list[Fact] = [("init", atom) for atom in problem.init]
-    facts += sorted({fact for goal in problem.goal for fact in _leaves("goal", goal)})
+    facts += sorted({fact for goal in problem.goal for fact in _iter_facts("goal", goal)})
     for constraint in problem.constraints:
         for number, formula in enumerate(constraint.formulas):
-            facts += _leaves(f"{constraint.operator} {number}", formula)
-    touching: dict[str, list[tuple[Fact, int]]] = defaultdict(list)
+            facts += _iter_facts(f"{constraint.operator} {number}", formula)
+    facts_by_object: dict[str, list[tuple[Fact, int]]] = defaultdict(list)
     for fact in facts:
         for position, name in enumerate(fact[1][1:]):
-            touching[name].append((fact, position))
+            facts_by_object[name].append((fact, position))
 
     constants = problem.domain.constants
     signatures: dict[str, tuple[object, ...]] = {
-        name: (name if name in constants else "", *sorted(kinds)) for name, kinds in problem.objects.items()
+        name: (name if name in constants else "", *sorted(types)) for name, types in problem.objects.items()
     }
-    colours = _ranks(signatures)
+    colours = _rank_signatures(signatures)
     while True:
         signatures = {
             name: (
                 colour,
                 sorted(
-                    (kind, atom[0], position, [colours.get(other, other) for other in atom[1:]])
-                    for (kind, atom), position in touching[name]
+                    (context, atom[0], position, [colours.get(other, other) for other in atom[1:]])
+                    for (context, atom), position in facts_by_object[name]
                 ),
             )
             for name, colour in colours.items()
         }
-        refined = _ranks(signatures)
+        refined = _rank_signatures(signatures)
         if len(set(refined.values())) == len(set(colours.values())):
             break
         colours = refined
 
-    start = sorted((colours[name], name if name in constants else "", kinds) for name, kinds in problem.objects.items())
-    form = sorted(repr((kind, atom[0], [colours.get(name, name) for name in atom[1:]])) for kind, atom in facts)
-    whole = sorted(f"{place} {' '.join(_coloured(f, colours) for f in formulas)}" for place, formulas in larger)
-    return hashlib.sha256(repr((problem.domain.name, start, form, whole)).encode()).hexdigest()
+    objects = sorted(
+        (colours[name], name if name in constants else "", types) for name, types in problem.objects.items()
+    )
+    atoms = sorted(repr((context, atom[0], [colours.get(name, name) for name in atom[1:]])) for context, atom in facts)
+    formulas = sorted(
+        f"{context} {' '.join(_render_coloured(f, colours) for f in parts)}" for context, parts in compound
+    )
+    return hashlib.sha256(repr((problem.domain.name, objects, atoms, formulas)).encode()).hexdigest()
 
 
-def fraction(digest: str, salt: str) -> float:
-    """A number in [0, 1) drawn from a digest; different salts draw independently."""
-    return int(hashlib.sha256(f"{salt}:{digest}".encode()).hexdigest()[:13], 16) / 16**13
+def _rank_signatures(signatures: dict[str, tuple[object, ...]]) -> Colours:
+    ranks = {key: rank for rank, key in enumerate(sorted({repr(s) for s in signatures.values()}))}
+    return {name: ranks[repr(signature)] for name, signature in signatures.items()}
 
 
-def _ranks(signatures: dict[str, tuple[object, ...]]) -> dict[str, int]:
-    order = {key: rank for rank, key in enumerate(sorted({repr(s) for s in signatures.values()}))}
-    return {name: order[repr(signature)] for name, signature in signatures.items()}
-
-
-def _leaves(place: str, formula: Formula) -> Iterator[Fact]:
+def _iter_facts(context: str, formula: Formula) -> Iterator[Fact]:
     match formula:
         case Literal(atom, positive):
-            yield place if positive else f"not {place}", atom
+            yield context if positive else f"not {context}", atom
         case And(parts) | Or(parts):
             for part in parts:
-                yield from _leaves(f"{place}/{type(formula).__name__}", part)
+                yield from _iter_facts(f"{context}/{type(formula).__name__}", part)
         case Quantified(_, _, body):
-            yield from _leaves(f"{place}/Quantified", body)
+            yield from _iter_facts(f"{context}/Quantified", body)
 
 
-def _coloured(formula: Formula, colours: Colours) -> str:
+def _render_coloured(formula: Formula, colours: Colours) -> str:
     match formula:
         case Literal(atom, positive):
             return f"{'' if positive else '!'}({' '.join(str(colours.get(word, word)) for word in atom)})"
         case And(parts) | Or(parts):
-            return f"({' '.join([type(formula).__name__, *sorted(_coloured(part, colours) for part in parts)])})"
+            return f"({' '.join([type(formula).__name__, *sorted(_render_coloured(part, colours) for part in parts)])})"
         case Quantified(universal, variables, body):
-            return f"(Quantified {universal} {variables} {_coloured(body, colours)})"
+            return f"(Quantified {universal} {variables} {_render_coloured(body, colours)})"

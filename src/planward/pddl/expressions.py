@@ -1,4 +1,4 @@
-"""S-expressions with line numbers: the text level of PDDL."""
+"""S-expressions with line numbers, the syntax level of PDDL."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _TOKEN = re.compile(r"[()]|[^\s();]+|;[^\n]*|\n")
 
 
 class PddlError(ValueError):
-    """PDDL that cannot be used; the message names file, line and fault."""
+    """Invalid PDDL; the message names file, line and fault."""
 
     def __init__(self, message: str, line: int | None = None, source: str = "") -> None:
-        where = ":".join(str(part) for part in (source, line) if part)
-        super().__init__(f"{where}: {message}" if where else message)
+        location = ":".join(str(part) for part in (source, line) if part)
+        super().__init__(f"{location}: {message}" if location else message)
         self.message, self.line = message, line
 
 
-class Unsupported(PddlError):
-    """Sound PDDL outside the language of the in-process checker: VAL must judge it."""
+class UnsupportedError(PddlError):
+    """Valid PDDL that the in-process verifier does not support: VAL must judge it."""
 
 
 class Symbol(str):
-    """A lower-case word and the line it stands on."""
+    """A lower-case word, and the line it is on."""
 
     __slots__ = ("line",)
     line: int
 
 
 class Form(list["Symbol | Form"]):
-    """A parenthesised list and the line it opens on."""
+    """A parenthesised list, and the line it opens on."""
 
     __slots__ = ("line",)
 
@@ -40,31 +40,33 @@ class Form(list["Symbol | Form"]):
 
     @property
     def head(self) -> str:
+        """The first word; empty where the form does not begin with one."""
         return self[0] if self and isinstance(self[0], Symbol) else ""
 
 
 Expression = Symbol | Form
 
 
-def symbol(word: str, line: int) -> Symbol:
-    made = Symbol(word)
-    made.line = line
-    return made
+def build_symbol(word: str, line: int) -> Symbol:
+    """Return the word with its line."""
+    symbol = Symbol(word)
+    symbol.line = line
+    return symbol
 
 
-def printed(expression: Expression) -> str:
-    """The expression as PDDL, on one line."""
-    return f"({' '.join(map(printed, expression))})" if isinstance(expression, Form) else str(expression)
+def render_expression(expression: Expression) -> str:
+    """Render the expression as PDDL on one line."""
+    return f"({' '.join(map(render_expression, expression))})" if isinstance(expression, Form) else str(expression)
 
 
-def read_expression(text: str) -> Form:
-    """Read the one parenthesised expression that `text` holds.
+def parse_expression(text: str) -> Form:
+    """Parse a text that holds one parenthesised expression.
 
     Raises:
-        PddlError: unbalanced parentheses, text outside them, or none at all.
+        PddlError: unbalanced parentheses, text outside them, or no expression.
     """
     line, open_forms, top = 1, list[Form](), None
-    new, form = str.__new__, None  # the innermost open form; most of a cold verdict's time is this loop's
+    new, form = str.__new__, None  # the innermost open form; this loop dominates the time of a first verdict
     for token in _TOKEN.findall(text.lower()):
         if token == "\n":
             line += 1
@@ -91,18 +93,18 @@ def read_expression(text: str) -> Form:
     if open_forms:
         raise PddlError("this parenthesis is never closed", open_forms[-1].line)
     if top is None:
-        raise PddlError("no PDDL here: the text is empty", 1)
+        raise PddlError("the text is empty: expected PDDL", 1)
     return top
 
 
-def read_file(path: Path) -> Form:
+def read_pddl_file(path: Path) -> Form:
     """Read a PDDL file.
 
     Raises:
-        PddlError: the file is missing, not UTF-8, or not one S-expression; names file and line.
+        PddlError: the file is missing, not UTF-8, or not one S-expression; the message names file and line.
     """
     try:
-        return read_expression(path.read_text(encoding="utf-8-sig"))
+        return parse_expression(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise PddlError("no such file", source=str(path)) from None
     except UnicodeDecodeError as error:

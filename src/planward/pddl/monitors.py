@@ -1,8 +1,8 @@
-"""Trajectory constraints as small automata that watch a plan's states go by.
+"""Trajectory constraints as automata that run over a plan's states.
 
-A monitor's memory is a few more bits of the state that it watches. So a trajectory is never looked at twice, and a
-search over states is at once one over states and monitors. The semantics are those of PDDL3 (Gerevini and Long 2006)
-as VAL implements them: docs/reference/verdicts.md.
+A monitor keeps its memory in extra bits of the state. So each state of a trajectory is evaluated once, and a search
+over states covers the monitors too. The semantics are those of PDDL3 (Gerevini and Long 2006) as VAL implements them:
+docs/reference/verdicts.md.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from planward.pddl.conditions import ALWAYS, Condition, bits_of, conjunction
+from planward.pddl.conditions import ALWAYS, Condition, conjoin, iter_bits
 from planward.pddl.constraints import Constraint
-from planward.pddl.formulas import text
+from planward.pddl.formulas import render_formula
 
 if TYPE_CHECKING:
     from planward.pddl.grounding import Binding, Grounding
@@ -26,44 +26,51 @@ VIOLATED = -1
 
 @dataclass(frozen=True)
 class Monitor:
-    """`said` is the constraint as PDDL; a plan may end only where `final` holds."""
+    """One ground constraint; `text` is its PDDL, and a plan may end only where `final` holds."""
 
-    said: str
+    text: str
     condition: Condition
     final: Condition = ALWAYS
 
     def observe(self, state: int) -> int:
-        """The state with this monitor's memory brought up to date, or VIOLATED.
+        """Return the state with this monitor's memory updated, or VIOLATED.
 
-        To observe a state again changes nothing, so that only changes of `watched` need to be observed.
+        Idempotent: only changes of `watched_bits` need to be observed.
         """
         return state
 
     @property
-    def watched(self) -> int:
+    def watched_bits(self) -> int:
+        """The bits that the monitor's verdict depends on."""
         return self.condition.bits
 
 
 @dataclass(frozen=True)
 class Always(Monitor):
+    """`condition` must hold in every state."""
+
     def observe(self, state: int) -> int:
         return state if self.condition.holds(state) else VIOLATED
 
 
 @dataclass(frozen=True)
 class Never(Monitor):
+    """`condition` must hold in no state."""
+
     def observe(self, state: int) -> int:
         return VIOLATED if self.condition.holds(state) else state
 
     @property
     def pair(self) -> tuple[int, ...]:
-        """The two bits that must not be set together, if that is all it says."""
-        bits = () if self.condition.forbids else tuple(bits_of(self.condition.needs))
+        """The two bits that must not be set together; empty where the constraint is not of that form."""
+        bits = () if self.condition.forbids else tuple(iter_bits(self.condition.needs))
         return bits if len(bits) == 2 else ()
 
 
 @dataclass(frozen=True)
 class Sometime(Monitor):
+    """`condition` must hold in some state."""
+
     seen: int = 0
 
     def observe(self, state: int) -> int:
@@ -72,7 +79,7 @@ class Sometime(Monitor):
 
 @dataclass(frozen=True)
 class AtMostOnce(Monitor):
-    """Once: one unbroken stretch of states."""
+    """`condition` may hold in one unbroken sequence of states only."""
 
     begun: int = 0
     over: int = 0
@@ -85,7 +92,7 @@ class AtMostOnce(Monitor):
 
 @dataclass(frozen=True)
 class SometimeBefore(Monitor):
-    """`earlier` must hold in a state strictly before the first in which `condition` does."""
+    """`earlier` must hold in a state strictly before the first in which `condition` holds."""
 
     earlier: Condition = ALWAYS
     seen: int = 0
@@ -96,13 +103,13 @@ class SometimeBefore(Monitor):
         return state | self.seen if self.earlier.holds(state) else state
 
     @property
-    def watched(self) -> int:
+    def watched_bits(self) -> int:
         return self.condition.bits | self.earlier.bits
 
 
 @dataclass(frozen=True)
 class SometimeAfter(Monitor):
-    """`later` must hold in the same state as `condition` or in one after it."""
+    """`later` must hold in each state in which `condition` holds, or in a later one."""
 
     later: Condition = ALWAYS
     pending: int = 0
@@ -113,31 +120,31 @@ class SometimeAfter(Monitor):
         return state | self.pending if self.condition.holds(state) else state
 
     @property
-    def watched(self) -> int:
+    def watched_bits(self) -> int:
         return self.condition.bits | self.later.bits
 
 
 class Monitors:
-    """All monitors of a problem, each woken by the changes that it watches."""
+    """All monitors of a problem; each observes only the changes that it depends on."""
 
     def __init__(self, members: Sequence[Monitor]) -> None:
         self.members = tuple(members)
-        self.final = conjunction(monitor.final for monitor in members)
-        self.watched = reduce(or_, (monitor.watched for monitor in members), 0)
-        # Exclusions of two atoms, of which a `forall` makes many, are looked up by the one that comes true.
-        self._excluded: dict[int, int] = defaultdict(int)
-        self._watches = list[tuple[int, Monitor]]()
+        self.final = conjoin(monitor.final for monitor in members)
+        self.watched_bits = reduce(or_, (monitor.watched_bits for monitor in members), 0)
+        # A `forall` produces many exclusions of two atoms: they are looked up by the atom that becomes true.
+        self._excluded_by_bit: dict[int, int] = defaultdict(int)
+        self._others = list[tuple[int, Monitor]]()
         for monitor in members:
             if isinstance(monitor, Never) and (pair := monitor.pair):
-                self._excluded[pair[0]] |= pair[1]
-                self._excluded[pair[1]] |= pair[0]
+                self._excluded_by_bit[pair[0]] |= pair[1]
+                self._excluded_by_bit[pair[1]] |= pair[0]
             else:
-                self._watches.append((monitor.watched, monitor))
-        self._exclusive = reduce(or_, self._excluded, 0)
-        self._awake: dict[int, list[Monitor]] = {}
+                self._others.append((monitor.watched_bits, monitor))
+        self._excluded_bits = reduce(or_, self._excluded_by_bit, 0)
+        self._affected: dict[int, list[Monitor]] = {}
 
     def start(self, state: int) -> int:
-        """The initial state with the monitors' memory, or VIOLATED."""
+        """Return the initial state with the monitors' memory, or VIOLATED."""
         for monitor in self.members:
             state = monitor.observe(state)
             if state == VIOLATED:
@@ -145,75 +152,79 @@ class Monitors:
         return state
 
     def observe(self, before: int, after: int) -> int:
-        """The state `after` with the monitors' memory, or VIOLATED; `before` was observed."""
-        change = (before ^ after) & self.watched
+        """Return the state `after` with the monitors' memory, or VIOLATED; `before` must have been observed."""
+        change = (before ^ after) & self.watched_bits
         if change:
-            if new := change & after & self._exclusive:
-                for bit in bits_of(new):
-                    if after & self._excluded[bit]:
+            if became_true := change & after & self._excluded_bits:
+                for bit in iter_bits(became_true):
+                    if after & self._excluded_by_bit[bit]:
                         return VIOLATED
-            awake = self._awake.get(change)
-            if awake is None:
-                awake = self._awake[change] = [monitor for mask, monitor in self._watches if mask & change]
-            for monitor in awake:
+            affected = self._affected.get(change)
+            if affected is None:
+                affected = self._affected[change] = [monitor for mask, monitor in self._others if mask & change]
+            for monitor in affected:
                 after = monitor.observe(after)
                 if after == VIOLATED:
                     return VIOLATED
         return after
 
-    def blamed(self, state: int) -> str:
-        """The first constraint that a state violates, as PDDL; `state` with the memory of the state before it."""
+    def find_violated(self, state: int) -> str:
+        """Return the first constraint that a state violates, as PDDL.
+
+        `state` holds the memory of the state before it.
+        """
         for monitor in self.members:
             state = monitor.observe(state)
             if state == VIOLATED:
-                return monitor.said
-        return next((monitor.said for monitor in self.members if not monitor.final.holds(state)), "")
+                return monitor.text
+        return next((monitor.text for monitor in self.members if not monitor.final.holds(state)), "")
 
 
-def monitors_of(constraints: Sequence[Constraint], grounding: Grounding) -> Monitors:
-    """A monitor for each constraint and binding of its variables; `always` over a conjunction is several."""
+def build_monitors(constraints: Sequence[Constraint], grounding: Grounding) -> Monitors:
+    """Build a monitor for each constraint and binding of its variables, several for `always` over a conjunction."""
     members: list[Monitor] = []
     for constraint in constraints:
-        for binding in grounding.bindings(constraint.variables, {}):
-            members += _monitors(constraint, binding, grounding, len(members))
+        for binding in grounding.iter_bindings(constraint.variables, {}):
+            members += _iter_monitors(constraint, binding, grounding, len(members))
     return Monitors(members)
 
 
-def _monitors(constraint: Constraint, binding: Binding, grounding: Grounding, number: int) -> Iterator[Monitor]:
-    said = f"({' '.join([constraint.operator, *(text(formula, binding) for formula in constraint.formulas)])})"
-    condition, *others = [grounding.condition(formula, binding) for formula in constraint.formulas]
+def _iter_monitors(constraint: Constraint, binding: Binding, grounding: Grounding, number: int) -> Iterator[Monitor]:
+    formulas = (render_formula(formula, binding) for formula in constraint.formulas)
+    text = f"({' '.join([constraint.operator, *formulas])})"
+    condition, *others = [grounding.ground_formula(formula, binding) for formula in constraint.formulas]
 
-    def memory(name: str) -> int:
-        return grounding.bit((f"{name} {number}",))  # no predicate has a blank in its name
+    def allocate_bit(name: str) -> int:
+        return grounding.get_bit((f"{name} {number}",))  # no predicate has a blank in its name
 
     match constraint.operator:
         case "always":
             for choice in condition.choices:
-                yield _clause(said, choice)
+                yield _build_clause_monitor(text, choice)
             if condition.needs or condition.forbids:
-                yield Always(said, Condition(condition.needs, condition.forbids))
+                yield Always(text, Condition(condition.needs, condition.forbids))
         case "sometime":
-            seen = memory("seen")
-            yield Sometime(said, condition, Condition(needs=seen), seen)
+            seen = allocate_bit("seen")
+            yield Sometime(text, condition, Condition(needs=seen), seen)
         case "at-most-once":
-            yield AtMostOnce(said, condition, begun=memory("begun"), over=memory("over"))
+            yield AtMostOnce(text, condition, begun=allocate_bit("begun"), over=allocate_bit("over"))
         case "sometime-before":
-            yield SometimeBefore(said, condition, earlier=others[0], seen=memory("seen"))
+            yield SometimeBefore(text, condition, earlier=others[0], seen=allocate_bit("seen"))
         case "sometime-after":
-            pending = memory("pending")
-            yield SometimeAfter(said, condition, Condition(forbids=pending), others[0], pending)
+            pending = allocate_bit("pending")
+            yield SometimeAfter(text, condition, Condition(forbids=pending), others[0], pending)
         case "at end":
-            yield Monitor(said, condition, condition)
+            yield Monitor(text, condition, condition)
 
 
-def _clause(said: str, choice: tuple[Condition, ...]) -> Monitor:
-    """`always` over a disjunction; one of literals says that their negations never hold together."""
+def _build_clause_monitor(text: str, choice: tuple[Condition, ...]) -> Monitor:
+    """Build `always` over a disjunction; one of literals becomes `Never` over their negations."""
     needs = forbids = 0
     for alternative in choice:
-        if alternative.choices or len(list(bits_of(alternative.needs | alternative.forbids))) != 1:
-            return Always(said, Condition(choices=(choice,)))
+        if alternative.choices or len(list(iter_bits(alternative.needs | alternative.forbids))) != 1:
+            return Always(text, Condition(choices=(choice,)))
         needs |= alternative.forbids
         forbids |= alternative.needs
-    if not choice or needs & forbids:  # nothing, or anything, would do
-        return Always(said, Condition(choices=(choice,)))
-    return Never(said, Condition(needs, forbids))
+    if not choice or needs & forbids:  # never or always satisfied
+        return Always(text, Condition(choices=(choice,)))
+    return Never(text, Condition(needs, forbids))

@@ -1,7 +1,7 @@
-"""A problem with its objects renamed: the same problem, in other words.
+"""Rename the objects of a problem: the same problem with other names.
 
-Names are exchanged only where they tell nothing but one object from another. Names that carry the world's shape
-(`x0y1` on a grid, `shed` and `gate` on a path) stay, so that a renamed problem is one that could have been drawn.
+Names are exchanged only where they do no more than identify an object. Names that describe the structure of a problem
+(`x0y1` on a grid, `shed` and `gate` on a path) stay, so that a renamed problem is one that could have been generated.
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from planward.pddl.language import Problem, changed
+from planward.pddl.language import Problem, map_problem_atoms
 from planward.pddl.signature import Atom
 
-_NUMBERED = re.compile(r"([a-z_][\w-]*?)(\d*)", re.ASCII)
-# In a problem's text: a type, then what no object's name is (the first word of a form, all of some), then any word.
+_NUMBERED_NAME = re.compile(r"([a-z_][\w-]*?)(\d*)", re.ASCII)
+# In a problem's text: a type; then words that name no object (a form's first word, all of some forms); then any word.
 _PROBLEM_WORDS = re.compile(r"(?<![^\s()])-\s+[^\s()]+|\(\s*(?:(?:either|:domain)\b[^()]*|[^\s()]+)|([^\s()]+)", re.I)
-_BRACKETS = re.compile(r"\([^()]*\)")
-_PLAN_WORDS = re.compile(r"\(\s*[^\s()]+|([^\s()]+)")
+_ACTION = re.compile(r"\([^()]*\)")
+_ACTION_WORDS = re.compile(r"\(\s*[^\s()]+|([^\s()]+)")
 
 
-def random_names(problem: Problem, rng: Random) -> dict[str, str]:
-    """A random permutation of the names of objects of one declared type, as old to new; unmoved ones are left out."""
+def sample_object_names(problem: Problem, rng: Random) -> dict[str, str]:
+    """Sample a permutation of names within declared types, as old to new; unchanged names are left out."""
     names = dict[str, str]()
-    for group in exchangeable(problem):
+    for group in find_exchangeable(problem):
         names.update(zip(group, rng.sample(group, len(group)), strict=True))
     return {old: new for old, new in names.items() if old != new}
 
 
-def exchangeable(problem: Problem) -> Iterable[list[str]]:
-    """Groups of objects that may take each other's names.
+def find_exchangeable(problem: Problem) -> Iterable[list[str]]:
+    """Return groups of objects that may exchange names.
 
-    These keep theirs: constants of the domain; objects in facts of two and more places that no action changes (a
-    map), or in costs; objects of a type whose names have several stems, as `rgripper1` and `lgripper1` do, and
-    those that stand in a start fact with one of them (`(free robot1 rgripper1)`), for such names go together. Facts
-    of one place that no action changes count as a part of the type.
+    A group shares its type, and its unary facts that no action changes. These objects keep their names:
+
+    - the domain's constants;
+    - objects in costs, or in facts of two or more arguments that no action changes (a map);
+    - all objects of a type whose names have several stems, as `rgripper1` and `lgripper1`, and the objects that share
+      an initial fact with one of them (`(free robot1 rgripper1)`), for such names belong together.
     """
     static = [atom for atom in problem.init if atom[0] not in problem.domain.fluents]
     fixed = {word for atom in static if len(atom) > 2 for word in atom[1:]}
@@ -45,54 +47,55 @@ def exchangeable(problem: Problem) -> Iterable[list[str]]:
         if len(words) == 1:
             traits[words[0]].add(predicate)
     groups: dict[object, list[str]] = defaultdict(list)
-    for name, kinds in problem.objects.items():
+    for name, types in problem.objects.items():
         if name not in fixed:
-            groups[kinds, frozenset(traits[name])].append(name)
-    uneven = {name for group in groups.values() if not _alike(group) for name in group}
-    bound = uneven | {word for atom in problem.init if not uneven.isdisjoint(atom[1:]) for word in atom[1:]}
+            groups[types, frozenset(traits[name])].append(name)
+    irregular = {name for group in groups.values() if not _is_uniform(group) for name in group}
+    bound = irregular | {word for atom in problem.init if not irregular.isdisjoint(atom[1:]) for word in atom[1:]}
     return ([name for name in group if name not in bound] for group in groups.values())
 
 
-def _alike(names: Iterable[str]) -> bool:
-    """Whether names that a plan can hold differ in a trailing number alone, or none of them has one."""
-    found = [_NUMBERED.fullmatch(name) for name in names]
-    stems, numbers = {match and match[1] for match in found}, {match and match[2] for match in found}
+def _is_uniform(names: Iterable[str]) -> bool:
+    """Return whether names that a plan can contain differ in a trailing number only, or none of them has one."""
+    matches = [_NUMBERED_NAME.fullmatch(name) for name in names]
+    stems, numbers = {match and match[1] for match in matches}, {match and match[2] for match in matches}
     return None not in stems and (len(stems) == 1 or numbers == {""})
 
 
-def renamed_problem(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """The problem with objects renamed by a permutation of names of one type; `objects` lists them as before.
+def rename_problem(problem: Problem, names: Mapping[str, str]) -> Problem:
+    """Rename objects by a permutation of names within types; the order of `objects` stays.
 
     Raises:
-        ValueError: `names` is no such permutation.
+        ValueError: `names` is not such a permutation.
     """
-    objects = {names.get(name, name): kinds for name, kinds in problem.objects.items()}
+    objects = {names.get(name, name): types for name, types in problem.objects.items()}
     if objects != problem.objects:
         raise ValueError(f"{problem.name}: {dict(names)} does not permute the names of objects of one type")
-    return changed(problem, lambda atom: renamed_atom(atom, names))
+    return map_problem_atoms(problem, lambda atom: rename_atom(atom, names))
 
 
-def renamed_atom(atom: Atom, names: Mapping[str, str]) -> Atom:
+def rename_atom(atom: Atom, names: Mapping[str, str]) -> Atom:
+    """Rename the arguments of an atom."""
     return (atom[0], *[names.get(word, word) for word in atom[1:]])
 
 
-def renamed_problem_text(text: str, names: Mapping[str, str]) -> str:
-    """The same for a problem as PDDL: objects' names are replaced, in comments too; all else stays as it is."""
-    return _PROBLEM_WORDS.sub(lambda match: _renamed(match, names), text)
+def rename_problem_text(text: str, names: Mapping[str, str]) -> str:
+    """Rename objects in a problem's PDDL, comments included; everything else stays unchanged."""
+    return _PROBLEM_WORDS.sub(lambda match: _rename_word(match, names), text)
 
 
-def renamed_plan(text: str, names: Mapping[str, str]) -> str:
-    """A text with the arguments of every `(name argument ...)` in it renamed, in any letter case."""
-    return _BRACKETS.sub(lambda form: _PLAN_WORDS.sub(lambda match: _renamed(match, names), form[0]), text)
+def rename_plan(text: str, names: Mapping[str, str]) -> str:
+    """Rename the arguments of every `(name argument ...)` in a text, in any letter case."""
+    return _ACTION.sub(lambda action: _ACTION_WORDS.sub(lambda match: _rename_word(match, names), action[0]), text)
 
 
-def undone(names: Mapping[str, str]) -> dict[str, str]:
-    """The renaming that leads back."""
+def invert_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the inverse renaming."""
     return {new: old for old, new in names.items()}
 
 
-def _renamed(match: re.Match[str], names: Mapping[str, str]) -> str:
+def _rename_word(match: re.Match[str], names: Mapping[str, str]) -> str:
     word = match[1]
-    if word is None or not word.isascii():  # `lower` makes ASCII of some letters that are not
+    if word is None or not word.isascii():  # `lower` maps some other letters to ASCII
         return match[0]
     return names.get(word.lower(), word)

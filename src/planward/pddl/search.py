@@ -1,4 +1,4 @@
-"""Shortest plans by breadth-first search, over states and the memory of the constraints' monitors."""
+"""Shortest plans by breadth-first search over states that include the memory of constraint monitors."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from planward.pddl.grounding import GroundProblem, Operator
 from planward.pddl.monitors import VIOLATED
 
 
-class Unsolvable(ValueError):
-    """The whole reachable space holds no goal state."""
+class UnsolvableError(ValueError):
+    """No reachable state satisfies goal and constraints."""
 
 
-class SearchLimit(RuntimeError):
+class SearchLimitError(RuntimeError):
     """The search gave up: the problem may or may not have a plan."""
 
 
-def shortest_plan(problem: GroundProblem, max_states: int) -> list[str]:
-    """A shortest plan, as ground action names; the same one on every run. It violates no constraint.
+def find_shortest_plan(problem: GroundProblem, max_states: int) -> list[str]:
+    """Find a shortest plan that satisfies the constraints, as ground action names; the same one on every run.
 
     Raises:
-        Unsolvable: no plan exists.
-        SearchLimit: `max_states` states were met without an answer.
+        UnsolvableError: no plan exists.
+        SearchLimitError: no plan among the first `max_states` states.
     """
-    if problem.init == VIOLATED:
-        raise Unsolvable("the initial state violates a constraint")
-    if problem.solved(problem.init):
+    if problem.initial_state == VIOLATED:
+        raise UnsolvableError("the initial state violates a constraint")
+    if problem.is_solved(problem.initial_state):
         return []
-    reached: dict[int, tuple[int, str]] = {problem.init: (-1, "")}
-    frontier = [problem.init] if problem.goal != NEVER else []
-    # `Grounding.applicable`, `Operator.apply` and `solved`, written out: this loop is all the search's time.
-    groups = [(pivot, [_unpacked(o) for o in group]) for pivot, group in problem.grounding.successors]
-    wanted, unwanted, choices = problem.goal
-    watched, observe = problem.monitors.watched, problem.monitors.observe
+    reached: dict[int, tuple[int, str]] = {problem.initial_state: (-1, "")}
+    frontier = [problem.initial_state] if problem.goal != NEVER else []
+    # Inlines `Grounding.iter_applicable`, `Operator.apply` and `is_solved`: this loop dominates the search's time.
+    groups = [(pivot, [_unpack_operator(o) for o in group]) for pivot, group in problem.grounding.operator_index]
+    goal_needs, goal_forbids, goal_choices = problem.goal
+    watched, observe = problem.monitors.watched_bits, problem.monitors.observe
     while frontier:
-        following: list[int] = []
+        next_frontier: list[int] = []
         for state in frontier:
             for pivot, group in groups:
                 if state & pivot != pivot:
                     continue
-                for needs, forbids, keeps, adds, name, rich in group:
+                for needs, forbids, keeps, adds, name, operator in group:
                     if state & needs != needs or state & forbids:
                         continue
-                    if rich is None:
+                    if operator is None:
                         successor = state & keeps | adds
-                    elif rich.condition.holds(state):
-                        successor = rich.apply(state)
+                    elif operator.condition.holds(state):
+                        successor = operator.apply(state)
                     else:
                         continue
                     if (state ^ successor) & watched and (successor := observe(state, successor)) == VIOLATED:
@@ -52,24 +52,24 @@ def shortest_plan(problem: GroundProblem, max_states: int) -> list[str]:
                     if successor in reached:
                         continue
                     reached[successor] = (state, name)
-                    open_goals = successor & wanted != wanted or successor & unwanted
-                    if not open_goals and (not choices or problem.solved(successor)):
-                        return _trace(reached, successor)
-                    following.append(successor)
+                    is_open = successor & goal_needs != goal_needs or successor & goal_forbids
+                    if not is_open and (not goal_choices or problem.is_solved(successor)):
+                        return _trace_plan(reached, successor)
+                    next_frontier.append(successor)
             if len(reached) > max_states:
-                raise SearchLimit(f"no plan among the first {max_states} states")
-        frontier = following
-    raise Unsolvable("the goal is unreachable: every reachable state was searched")
+                raise SearchLimitError(f"no plan among the first {max_states} states")
+        frontier = next_frontier
+    raise UnsolvableError("the goal is unreachable: every reachable state was searched")
 
 
-def _unpacked(operator: Operator) -> tuple[int, int, int, int, str, Operator | None]:
-    """The operator's masks, and itself where they do not say everything."""
+def _unpack_operator(operator: Operator) -> tuple[int, int, int, int, str, Operator | None]:
+    """Return the operator's masks and name, and the operator itself where the masks are not all of it."""
     needs, forbids, choices = operator.condition
-    rich = operator if choices or operator.conditional else None
-    return needs, forbids, operator.keeps, operator.adds, operator.name, rich
+    complex_operator = operator if choices or operator.conditional else None
+    return needs, forbids, operator.keeps, operator.adds, operator.name, complex_operator
 
 
-def _trace(reached: dict[int, tuple[int, str]], state: int) -> list[str]:
+def _trace_plan(reached: dict[int, tuple[int, str]], state: int) -> list[str]:
     plan = []
     while (step := reached[state])[1]:
         plan.append(step[1])

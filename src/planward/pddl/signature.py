@@ -1,4 +1,4 @@
-"""What a domain's formulas may speak of: types, predicates and functions."""
+"""Declarations that formulas refer to: types, predicates and functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-from planward.pddl.expressions import Expression, Form, PddlError, Symbol, Unsupported
+from planward.pddl.expressions import Expression, Form, PddlError, Symbol, UnsupportedError
 
 Atom = tuple[str, ...]  # predicate, then arguments: objects, constants or ?variables
-Types = tuple[str, ...]  # one type, the alternatives of an `either`, or none where a domain has no types
+Types = tuple[str, ...]  # one type, the alternatives of an `either`, or none where the domain is untyped
 Variables = tuple[tuple[str, Types], ...]
 
 UNTYPED: Types = ()
@@ -18,69 +18,77 @@ UNTYPED: Types = ()
 
 @dataclass(frozen=True)
 class Signature:
-    """As in VAL, `object` is a type like any other: those that do not name it above them do not belong to it."""
+    """Declared types, predicates and functions of a domain.
+
+    As in VAL, `object` is a type like any other: types that do not declare it as an ancestor do not belong to it.
+    """
 
     typed: bool  # the domain has a section :types
     supertypes: dict[str, Types]  # the direct parents of each type
     predicates: dict[str, tuple[Types, ...]]
     functions: dict[str, tuple[Types, ...]]
 
-    def is_a(self, types: Types, wanted: Types) -> bool:
-        """Whether an object declared with `types` may stand where `wanted` is asked for."""
-        if not wanted or types == wanted:
+    def is_a(self, types: Types, expected: Types) -> bool:
+        """Return whether an object declared with `types` may be used where `expected` is required."""
+        if not expected or types == expected:
             return True
-        known = self._memory.get((types, wanted))
+        known = self._is_a_cache.get((types, expected))
         if known is None:
-            ancestors = [self.ancestors(kind) for kind in types]
-            known = self._memory[types, wanted] = any(found & set(wanted) for found in ancestors)
+            ancestors = [self.find_ancestors(type_name) for type_name in types]
+            known = self._is_a_cache[types, expected] = any(names & set(expected) for names in ancestors)
         return known
 
     def check_types(self, names: Iterable[tuple[Symbol, Types]]) -> None:
-        """Raises PddlError where a name has no type in a typed domain, one in an untyped one, or an unknown one."""
-        for name, kinds in names:
-            if kinds and not self.typed:
+        """Raise PddlError for a name without type in a typed domain, with one in an untyped one, or an unknown type."""
+        for name, types in names:
+            if types and not self.typed:
                 raise PddlError(f"{name!r} has a type, but the domain has no :types", name.line)
-            if self.typed and not kinds:
+            if self.typed and not types:
                 raise PddlError(f"{name!r} has no type, and the domain has :types", name.line)
-            for kind in kinds:
-                if kind not in self._known:
-                    raise PddlError(f"unknown type {kind!r}", name.line)
+            for type_name in types:
+                if type_name not in self._known_types:
+                    raise PddlError(f"unknown type {type_name!r}", name.line)
 
-    def ancestors(self, kind: str) -> set[str]:
-        """The type and all types above it; raises PddlError where it stands above itself."""
-        found, frontier = {kind}, [kind]
+    def find_ancestors(self, type_name: str) -> set[str]:
+        """Return the type and all its supertypes.
+
+        Raises:
+            PddlError: the type is its own supertype.
+        """
+        ancestors, frontier = {type_name}, [type_name]
         while frontier:
             for parent in self.supertypes.get(frontier.pop(), ()):
-                if parent == kind:
-                    raise PddlError(f"the type {kind!r} stands above itself")
-                if parent not in found:
-                    found.add(parent)
+                if parent == type_name:
+                    raise PddlError(f"the type {type_name!r} is its own supertype")
+                if parent not in ancestors:
+                    ancestors.add(parent)
                     frontier.append(parent)
-        return found
+        return ancestors
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _known_types(self) -> frozenset[str]:
         parents = (parent for parents in self.supertypes.values() for parent in parents)
         return frozenset({"object", *self.supertypes, *parents})
 
     @cached_property
-    def _memory(self) -> dict[tuple[Types, Types], bool]:
+    def _is_a_cache(self) -> dict[tuple[Types, Types], bool]:
         return {}
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A place in a file: what is declared, and the names that may be used there with their types."""
+    """The names that may be used at a place in a file, with their types."""
 
     signature: Signature
     names: dict[str, Types]
 
-    def widened(self, variables: Variables) -> Scope:
+    def with_variables(self, variables: Variables) -> Scope:
+        """Return the scope extended by variables."""
         return Scope(self.signature, self.names | dict(variables))
 
 
-def read_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Types]]:
-    """`a b - t c - (either u v) d`: names with their types; none for the last."""
+def parse_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Types]]:
+    """Parse `a b - t c - (either u v) d`: yield names with their types, none for a name without."""
     pending: list[Symbol] = []
     rest = iter(items)
     for item in rest:
@@ -89,83 +97,87 @@ def read_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Types
         if item != "-":
             pending.append(item)
             continue
-        kind = next(rest, None)
-        if kind is None or not pending:
+        declared = next(rest, None)
+        if declared is None or not pending:
             raise PddlError("a '-' in a typed list needs names before it and a type after it", item.line)
-        if isinstance(kind, Form) and kind.head != "either":
-            raise PddlError("a type is a name or (either ...)", kind.line)
-        kinds = tuple(map(str, kind[1:])) if isinstance(kind, Form) else (str(kind),)
-        yield from ((name, kinds) for name in pending)
+        if isinstance(declared, Form) and declared.head != "either":
+            raise PddlError("a type is a name or (either ...)", declared.line)
+        types = tuple(map(str, declared[1:])) if isinstance(declared, Form) else (str(declared),)
+        yield from ((name, types) for name in pending)
         pending = []
     yield from ((name, UNTYPED) for name in pending)
 
 
-def read_declarations(
+def parse_declarations(
     items: Sequence[Expression], signature: Signature, taken: Container[str] = ()
 ) -> dict[str, Types]:
-    """Objects, constants or variables with their types, each declared once and rightly."""
+    """Parse objects, constants or variables with their types.
+
+    Raises:
+        PddlError: a name is declared twice or is in `taken`, or a type is missing or unknown.
+    """
     declared: dict[str, Types] = {}
-    for name, kinds in read_typed_list(items):
+    for name, types in parse_typed_list(items):
         if name in declared or name in taken:
             raise PddlError(f"{name!r} is declared twice", name.line)
-        signature.check_types([(name, kinds)])
-        declared[str(name)] = kinds
+        signature.check_types([(name, types)])
+        declared[str(name)] = types
     return declared
 
 
-def read_variables(form: Expression, signature: Signature) -> Variables:
-    """The variables of a `:parameters` list or a quantifier."""
+def parse_variables(form: Expression, signature: Signature) -> Variables:
+    """Parse the variables of a `:parameters` list or a quantifier."""
     if not isinstance(form, Form):
         raise PddlError(f"expected a list of variables but found {form!r}", form.line)
-    return tuple(read_declarations(form, signature).items())
+    return tuple(parse_declarations(form, signature).items())
 
 
-def read_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:
-    """An atom whose predicate, arity, names and types are as declared."""
+def parse_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:
+    """Parse an atom; raises PddlError where predicate, arity, names or types differ from the declarations."""
     predicate = form.head
-    wanted = scope.signature.predicates.get(predicate)
-    if wanted is None:
-        _complain_of_numbers(form)
+    expected = scope.signature.predicates.get(predicate)
+    if expected is None:
+        _check_not_numeric(form)
         if predicate != "=" or not equality:
             raise PddlError(f"unknown predicate {predicate!r}" if form else "expected (predicate ...)", form.line)
-        wanted = (UNTYPED, UNTYPED)
-    return _checked(form, wanted, scope)
+        expected = (UNTYPED, UNTYPED)
+    return _parse_arguments(form, expected, scope)
 
 
-def _complain_of_numbers(form: Form) -> None:
+def _check_not_numeric(form: Form) -> None:
     if any(isinstance(part, Form) for part in form):
         if form.head == "=":
-            raise Unsupported("a numeric condition is not supported in-process", form.line)
+            raise UnsupportedError("a numeric condition is not supported in-process", form.line)
         raise PddlError("expected (predicate argument ...)", form.line)
 
 
-def read_term(form: Form, scope: Scope) -> Atom:
-    """A function with its arguments, as declared."""
+def parse_term(form: Form, scope: Scope) -> Atom:
+    """Parse a function term; raises PddlError where it differs from the declarations."""
     if form.head not in scope.signature.functions:
         raise PddlError(f"unknown function {form.head or '(none)'!r}", form.line)
-    return _checked(form, scope.signature.functions[form.head], scope)
+    return _parse_arguments(form, scope.signature.functions[form.head], scope)
 
 
-def _checked(form: Form, wanted: tuple[Types, ...], scope: Scope) -> Atom:
-    """The form's words, where their number, names and types are as wanted."""
+def _parse_arguments(form: Form, expected: tuple[Types, ...], scope: Scope) -> Atom:
+    """Return the form's words after checking their number, names and types."""
     words = tuple(form)
-    if len(words) != len(wanted) + 1:
-        raise PddlError(f"{words[0]!r} takes {len(wanted)} argument(s), not {len(words) - 1}", form.line)
+    if len(words) != len(expected) + 1:
+        raise PddlError(f"{words[0]!r} takes {len(expected)} argument(s), not {len(words) - 1}", form.line)
     names, is_a = scope.names, scope.signature.is_a
-    for argument, kinds in zip(words[1:], wanted, strict=True):
+    for argument, types in zip(words[1:], expected, strict=True):
         if isinstance(argument, Form):
             raise PddlError("expected (predicate argument ...)", form.line)
         declared = names.get(argument)
         if declared is None:
             raise PddlError(f"unknown object {argument!r} in ({' '.join(map(str, form))})", form.line)
-        if declared != kinds and not _fits(argument, declared, kinds, is_a):
+        if declared != types and not _is_compatible(argument, declared, types, is_a):
             raise PddlError(
-                f"{argument!r} is a {'/'.join(declared)}, but {words[0]!r} wants a {'/'.join(kinds)}", form.line
+                f"{argument!r} is a {'/'.join(declared)}, but {words[0]!r} expects a {'/'.join(types)}", form.line
             )
     return cast(Atom, words)
 
 
-def _fits(argument: str, declared: Types, kinds: Types, is_a: Callable[[Types, Types], bool]) -> bool:
-    """Whether each alternative of a variable's type fits, or one of an object's, which is of them all."""
-    fits = [is_a((kind,), kinds) for kind in declared] or [True]
+def _is_compatible(argument: str, declared: Types, expected: Types, is_a: Callable[[Types, Types], bool]) -> bool:
+    """Return whether all alternatives of a variable's type fit, or any of an object's, which belongs to all of them."""
+    fits = [is_a((type_name,), expected) for type_name in declared] or [True]
     return all(fits) if argument.startswith("?") else any(fits)

@@ -1,4 +1,4 @@
-"""Judge plans by running them: what VAL would say, in-process."""
+"""Verify plans in-process by simulation, with VAL's verdicts."""
 
 from __future__ import annotations
 
@@ -8,127 +8,126 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from planward.core.verdicts import Label, Outcome
 from planward.pddl.conditions import NEVER
-from planward.pddl.formulas import parts_of, text
+from planward.pddl.formulas import iter_conjuncts, render_formula
 from planward.pddl.grounding import Grounding, Operator, ground_problem
 from planward.pddl.language import Action, Problem
 from planward.pddl.monitors import VIOLATED
-from planward.records import Label, Outcome
 
-STEP = re.compile(r"\(([A-Za-z_][\w-]*(?: [A-Za-z_][\w-]*)*)\)", re.ASCII)
+ACTION_PATTERN = re.compile(r"\(([A-Za-z_][\w-]*(?: [A-Za-z_][\w-]*)*)\)", re.ASCII)
+MAX_QUOTED_CHARS = 80  # of a plan, in a message
 
 
-class Step(NamedTuple):
-    """A line of a plan, ground once for all plans over the same objects."""
+class GroundStep(NamedTuple):
+    """A parsed line of a plan."""
 
     operator: Operator
     action: Action
     arguments: tuple[str, ...]
-    undeclared: str = ""
+    undeclared: str = ""  # an argument that is no object of the problem
 
 
 @dataclass(frozen=True)
-class Misfit:
+class InvalidStep:
     """A line that makes its whole plan a format error."""
 
     reason: str
 
 
-SHOWN = 80  # characters of a plan that a message may quote
+_STEP_CACHES: WeakKeyDictionary[Grounding, dict[str, GroundStep]] = WeakKeyDictionary()
 
 
-_KNOWN: WeakKeyDictionary[Grounding, dict[str, Step]] = WeakKeyDictionary()
-
-
-class PlanChecker:
-    """Judges plans for one problem; what plans have in common is worked out once."""
+class PlanVerifier:
+    """Verifies plans for one problem. Parsed lines are cached for all problems that share its grounding."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.ground = ground_problem(problem)
-        self._known = _KNOWN.setdefault(self.ground.grounding, {})
+        self._step_cache = _STEP_CACHES.setdefault(self.ground.grounding, {})
 
-    def check(self, plan: Sequence[str]) -> Outcome:
-        """The verdict on a plan of actions `(name object ...)`, as docs/reference/verdicts.md describes VAL's."""
+    def verify(self, plan: Sequence[str]) -> Outcome:
+        """Return VAL's verdict (docs/reference/verdicts.md) on a plan, whose lines are `(name object ...)`."""
         total, size = len(self.ground.goals), len(plan)
         steps = []
         for number, line in enumerate(plan, 1):
-            step = self._step(line)
-            if isinstance(step, Misfit):
+            step = self._parse_line(line)
+            if isinstance(step, InvalidStep):
                 return Outcome(Label.FORMAT, size, None, None, total, f"{step.reason} on line {number}")
             steps.append(step)
         monitors = self.ground.monitors
-        after = self.ground.start
-        state = self.ground.init
+        facts = self.ground.initial_facts
+        state = self.ground.initial_state
         for number, step in enumerate(steps, 1):
             if state == VIOLATED:
                 break
             if not step.operator.condition.holds(state):
-                return Outcome(Label.PRECONDITION, size, number, None, total, self._broken(step, state))
-            after = step.operator.apply(state)
-            state = monitors.observe(state, after)
+                return Outcome(Label.PRECONDITION, size, number, None, total, self._find_unmet(step, state))
+            facts = step.operator.apply(state)
+            state = monitors.observe(state, facts)
         else:
             number = size + 1
         if state == VIOLATED and number <= size:
-            step_at_fault = max(number - 1, 1)
-            return Outcome(Label.SAFETY, size, step_at_fault, None, total, f"violated: {monitors.blamed(after)}")
-        return self._ending(size, after, state)
+            failing_step = max(number - 1, 1)
+            return Outcome(Label.SAFETY, size, failing_step, None, total, f"violated: {monitors.find_violated(facts)}")
+        return self._judge_end(size, facts, state)
 
-    def _ending(self, size: int, after: int, state: int) -> Outcome:
-        """The verdict on a plan that ran to its end: the goal first, then the constraints."""
+    def _judge_end(self, size: int, facts: int, state: int) -> Outcome:
+        """Return the verdict on a plan that ran to its end: the goal decides first, then the constraints."""
         goals = self.ground.goals
-        satisfied = sum(goal.holds(after) for goal in goals)
+        satisfied = sum(goal.holds(facts) for goal in goals)
         if satisfied == len(goals) and state != VIOLATED and self.ground.monitors.final.holds(state):
             return Outcome(Label.SUCCESS, size, None, satisfied, len(goals))
         if size == 0:
             return Outcome(Label.FORMAT, 0, None, None, len(goals), "empty plan")
         if satisfied == len(goals):
-            said = self.ground.monitors.blamed(after if state == VIOLATED else state)
-            return Outcome(Label.SAFETY, size, size, satisfied, len(goals), f"violated: {said}")
-        missing = [text(goal) for goal, ground in zip(self.problem.goal, goals, strict=True) if not ground.holds(after)]
+            constraint = self.ground.monitors.find_violated(facts if state == VIOLATED else state)
+            return Outcome(Label.SAFETY, size, size, satisfied, len(goals), f"violated: {constraint}")
+        conditions = zip(self.problem.goal, goals, strict=True)
+        missing = [render_formula(goal) for goal, condition in conditions if not condition.holds(facts)]
         return Outcome(Label.GOAL, size, None, satisfied, len(goals), f"not reached: {' '.join(missing)}")
 
-    def _step(self, line: str) -> Step | Misfit:
-        step = self._known.get(line)
+    def _parse_line(self, line: str) -> GroundStep | InvalidStep:
+        step = self._step_cache.get(line)
         if step is None:
-            read = read_step(line, self.ground.grounding)
-            if isinstance(read, Misfit) or read.undeclared:  # endless in number, and quickly read again
-                return read
-            step = self._known[line] = read
+            parsed = parse_step(line, self.ground.grounding)
+            if isinstance(parsed, InvalidStep) or parsed.undeclared:  # unbounded in number, and cheap to parse
+                return parsed
+            step = self._step_cache[line] = parsed
         return step
 
-    def _broken(self, step: Step, state: int) -> str:
-        """The first part of the precondition that does not hold."""
+    def _find_unmet(self, step: GroundStep, state: int) -> str:
+        """Return the first part of the precondition that does not hold."""
         if step.undeclared:
-            return f"unknown object {step.undeclared[:SHOWN]!r}"
+            return f"unknown object {step.undeclared[:MAX_QUOTED_CHARS]!r}"
         binding = dict(zip((name for name, _ in step.action.parameters), step.arguments, strict=True))
-        for part in parts_of(step.action.precondition):
-            if not self.ground.grounding.condition(part, binding).holds(state):
-                return text(part, binding)
+        for part in iter_conjuncts(step.action.precondition):
+            if not self.ground.grounding.ground_formula(part, binding).holds(state):
+                return render_formula(part, binding)
         return "a cost without a value"
 
 
-def check_plan(problem: Problem, plan: Sequence[str]) -> Outcome:
-    """The verdict on one plan; for several plans of a problem, keep a PlanChecker."""
-    return PlanChecker(problem).check(plan)
+def verify_plan(problem: Problem, plan: Sequence[str]) -> Outcome:
+    """Verify one plan; for several plans of a problem, reuse a PlanVerifier."""
+    return PlanVerifier(problem).verify(plan)
 
 
-def read_step(line: str, grounding: Grounding) -> Step | Misfit:
-    """What VAL reads in a line: its arity is checked always, its objects where the domain is typed."""
-    match = STEP.fullmatch(line)
+def parse_step(line: str, grounding: Grounding) -> GroundStep | InvalidStep:
+    """Parse a line as VAL does: arity is always checked, objects where the domain is typed."""
+    match = ACTION_PATTERN.fullmatch(line)
     name, *arguments = match[1].lower().split() if match else [""]
     action = grounding.domain.actions.get(name)
     if action is None:
-        return Misfit(f"unknown action {(name or line)[:SHOWN]!r}")
+        return InvalidStep(f"unknown action {(name or line)[:MAX_QUOTED_CHARS]!r}")
     if len(arguments) != len(action.parameters):
-        return Misfit(f"{name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}")
+        return InvalidStep(f"{name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}")
     signature, objects = grounding.domain.signature, grounding.objects
-    for argument, (_, wanted) in zip(arguments, action.parameters, strict=True):
-        kinds = objects.get(argument)
-        if kinds is None:
+    for argument, (_, types) in zip(arguments, action.parameters, strict=True):
+        declared = objects.get(argument)
+        if declared is None:
             if signature.typed:
-                return Misfit(f"unknown object {argument[:SHOWN]!r}")
-            return Step(Operator(line, NEVER, 0, -1), action, tuple(arguments), undeclared=argument)
-        if kinds != wanted and not signature.is_a(kinds, wanted):
-            return Misfit(f"{argument!r} is a {'/'.join(kinds)}, but {name!r} wants a {'/'.join(wanted)}")
-    return Step(grounding.operator(action, tuple(arguments)), action, tuple(arguments))
+                return InvalidStep(f"unknown object {argument[:MAX_QUOTED_CHARS]!r}")
+            return GroundStep(Operator(line, NEVER, 0, -1), action, tuple(arguments), undeclared=argument)
+        if declared != types and not signature.is_a(declared, types):
+            return InvalidStep(f"{argument!r} is a {'/'.join(declared)}, but {name!r} wants a {'/'.join(types)}")
+    return GroundStep(grounding.ground_action(action, tuple(arguments)), action, tuple(arguments))

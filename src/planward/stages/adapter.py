@@ -1,82 +1,78 @@
-"""adapter: teach the shipped tiny model the economy's words. Its own pipeline: models/economy/dvc.yaml."""
+"""Stage `adapter`: teach models/base the words of a task. Its own pipeline: models/TASK/dvc.yaml."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
 
-from planward.params import Adapter, Params, load_adapter_params
-from planward.records import write_json
-from planward.tasks.economy.decisions import Decision, NotADecision, canonical, strict
-from planward.tasks.economy.prompt import compact_prompt, compact_state, vocabulary
-from planward.tasks.economy.states import State
-from planward.tasks.economy.task import behaviours
+from planward.core import paths
+from planward.core.adapters import AdapterSources
+from planward.core.files import write_json
+from planward.core.prompts import END
+from planward.core.registry import task_spec
+from planward.params import Params, ParamsError
+from planward.pretraining.config import AdapterTrainingConfig, load_adapter_config
 
-FOLDER = Path("models/economy")
-CHECKPOINTS = Path(".checkpoints/economy")
-BATCH = 64  # prompts completed at once, for the metrics
-Household = list[tuple[State, Decision]]  # what it was told and what it did, by month
+MODELS = Path("models")
+BATCH_SIZE = 64  # prompts completed at once, for the metrics
 
 
 def run(params: Params) -> None:
-    """Write models/economy: an adapter on models/base that answers in JSON, and goes on as the examples before do.
+    """Write models/TASK: an adapter on models/base that completes the task's compact prompts in the required form.
 
-    It is shown what simulated households did, good or poor: what is good is left for training to find.
+    Raises:
+        ParamsError: the task has no adapter, or models/TASK/params.yaml is wrong.
     """
-    from planward.training import adapter, models
+    load_adapter = task_spec(params.task).load_adapter
+    if load_adapter is None:
+        raise ParamsError(f"adapter: the task {params.task} has no adapter")
+    from planward.inference import models
+    from planward.pretraining import adapter
 
-    settings = load_adapter_params(FOLDER / "params.yaml")
-    own = {"households": settings.households, "months": settings.months}
-    economy = params.economy.model_copy(update={"simulator": params.economy.simulator.model_copy(update=own)})
-    learnt, others = (behaviours(economy, settings.seed + place, progress=True) for place in (0, 1))
-    sources = [[(compact_state(state), canonical(done)) for state, done in household] for household in learnt]
-    network, tokenizer = adapter.train(sources, vocabulary(), settings, CHECKPOINTS)
+    folder, checkpoints = MODELS / params.task, paths.CHECKPOINTS / params.task
+    config, options = load_adapter_config(folder / "params.yaml")
+    sources = load_adapter()(params, config.seed, options)
+    network, tokenizer = adapter.train_adapter(sources.training, sources.words, config, checkpoints)
     metrics = {
         "parameters": sum(weights.numel() for weights in network.parameters() if weights.requires_grad),
-        "training_examples": settings.steps * settings.batch_size * settings.examples,
-        "held_out": held_out_metrics(others, network, tokenizer, settings),
+        "training_examples": config.steps * config.batch_size * config.examples,
+        "held_out": compute_held_out_metrics(sources, network, tokenizer, config),
     }
-    models.save(network, tokenizer, CHECKPOINTS / "adapter", adapter=True)
+    models.save_model(network, tokenizer, checkpoints / "adapter", adapter=True)
     for name in ("config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(CHECKPOINTS / "adapter" / name, FOLDER / name)
-    config = json.loads((CHECKPOINTS / "adapter/adapter_config.json").read_text(encoding="utf-8"))
-    config["target_modules"].sort()  # a set to PEFT, written in any order
-    write_json(FOLDER / "adapter_config.json", config)
-    write_json(FOLDER / "metrics.json", metrics)
-    shutil.rmtree(CHECKPOINTS)
+        shutil.copyfile(checkpoints / "adapter" / name, folder / name)
+    adapter_config = json.loads((checkpoints / "adapter/adapter_config.json").read_text(encoding="utf-8"))
+    adapter_config["target_modules"].sort()  # a set in PEFT, written in any order
+    write_json(folder / "adapter_config.json", adapter_config)
+    write_json(folder / "metrics.json", metrics)
+    shutil.rmtree(checkpoints)
 
 
-def held_out_metrics(
-    households: Sequence[Household], network: Any, tokenizer: Any, settings: Adapter
+def compute_held_out_metrics(
+    sources: AdapterSources, network: Any, tokenizer: Any, config: AdapterTrainingConfig
 ) -> dict[str, dict[str, float]]:
-    """How often an answer is a decision, and its mean distance from what the household did, by months shown before."""
-    from planward.evaluation.generation import greedy_completions
-    from planward.tasks.fitting import encode
+    """Share of completions that can be parsed and their mean distances from the sources', by worked examples."""
+    from planward.core.prompts import encode_prompt
+    from planward.inference.decoding import generate_greedy
 
     metrics = {}
-    for shots in (0, settings.examples - 1):
-        rng = Random(settings.seed)
-        drawn = [rng.sample(rng.choice(households), shots + 1) for _ in range(settings.validation)]
-        prompts = [compact_prompt(own[-1][0], [(state, canonical(done)) for state, done in own[:-1]]) for own in drawn]
-        written = greedy_completions(network, tokenizer, [encode(tokenizer, p) for p in prompts], 12, BATCH)
-        decisions = [
-            (own[-1][1], decision) for own, text in zip(drawn, written, strict=True) if (decision := read(text))
+    for shot_num in (0, config.examples - 1):
+        rng = Random(config.seed)
+        samples = [rng.sample(rng.choice(sources.held_out), shot_num + 1) for _ in range(config.validation)]
+        prompts = []
+        for *examples, (problem, _) in samples:
+            solved = "".join(f"{prompt}{completion}\n{END}\n" for prompt, completion in examples)
+            prompts.append(encode_prompt(tokenizer, solved + problem))
+        completions = generate_greedy(network, tokenizer, prompts, sources.max_completion_tokens, BATCH_SIZE)
+        measured = [
+            distances
+            for sample, completion in zip(samples, completions, strict=True)
+            if (distances := sources.measure(completion, sample[-1][1])) is not None
         ]
-        metrics[f"{shots}_shots"] = {
-            "parse_rate": len(decisions) / len(drawn),
-            "work_distance": fmean(abs(wanted.work - got.work) for wanted, got in decisions),
-            "consumption_distance": fmean(abs(wanted.consumption - got.consumption) for wanted, got in decisions),
-        }
+        means = {name: fmean(distances[name] for distances in measured) for name in measured[0]} if measured else {}
+        metrics[f"{shot_num}_shots"] = {"parse_rate": len(measured) / len(samples), **means}
     return metrics
-
-
-def read(completion: str) -> Decision | None:
-    try:
-        return strict(completion)
-    except NotADecision:
-        return None

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planward.curriculum.sets import training_set
+from planward.core import paths
+from planward.core.records import read_records
+from planward.core.registry import load_task
+from planward.core.runs import Run
+from planward.curriculum.training_sets import select_training_set
 from planward.params import Params
-from planward.records import Run, read_records
-from planward.stages.schedule import OUT as SCHEDULES
-from planward.stages.score import OUT as SCORE
-from planward.stages.sft import MODELS, TRAINING
-from planward.tasks import load_task
 
 
 def run(params: Params, run: Run) -> None:
-    """Read results/score/{train,validation}.jsonl, results/schedules/RUN.parquet, the SFT model of that size and seed.
+    """Read score/{train,validation}.jsonl, schedules/RUN.parquet and the SFT model of that size and seed.
 
-    Writes results/models/RUN/ and results/training/RUN/. A variant of `ablations` runs under its own parameters.
+    Writes models/RUN/ and training/RUN/. A variant of `ablations` runs with its own parameters.
     """
     import pyarrow.parquet as pq
 
-    from planward.training import models
+    from planward.inference import models
 
-    own = params.variant(run.method).model_copy(update={"seed": run.seed})
-    models.choose_backend(own.model)  # Unsloth patches TRL, which the trainer imports
+    varied = params.variant(run.method).model_copy(update={"seed": run.seed})
+    models.choose_backend(varied.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import grpo
 
+    results = paths.results(params.task)
     grpo.train(
-        load_task(own),
-        training_set(read_records(params.placed(SCORE) / "train.jsonl"), run.size),
-        pq.read_table(params.placed(SCHEDULES) / f"{run.name}.parquet").to_pylist(),
-        own,
-        base=str(params.placed(MODELS) / replace(run, method="sft").name),
-        model=params.placed(MODELS) / run.name,
-        training=params.placed(TRAINING) / run.name,
-        name=run.name,
-        validation=list(read_records(params.placed(SCORE) / "validation.jsonl")),
+        load_task(varied),
+        select_training_set(read_records(results.score / "train.jsonl"), run.size),
+        pq.read_table(results.schedule(run)).to_pylist(),
+        varied,
+        base=str(results.model(replace(run, method="sft"))),
+        model=results.model(run),
+        training=results.curves(run),
+        run=run,
+        validation=list(read_records(results.score / "validation.jsonl")),
     )

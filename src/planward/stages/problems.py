@@ -1,20 +1,24 @@
-"""problems: bring the task's problems from any source into results/problems, as JSON lines beside their files."""
+"""Stage `problems`: collect problems from any source in results/problems, as JSON lines beside their files."""
 
 from __future__ import annotations
 
 import shutil
 
+from planward.core import paths
+from planward.core.registry import load_task
+from planward.core.tasks import Task
 from planward.params import Params
-from planward.tasks import PROBLEMS, load_task
-from planward.tasks.base import Task
 
 
 def run(params: Params, task: Task | None = None) -> None:
-    """Write results/problems; raises ParamsError where params.yaml asks for problems that cannot be had.
+    """Write results/problems.
 
     Args:
-        task: does the work in place of the one that `params` names.
+        task: prepares the problems instead of the task that `params` names.
+
+    Raises:
+        ParamsError: the problems that the parameters ask for are not available.
     """
-    folder = params.placed(PROBLEMS)
+    folder = paths.results(params.task).problems
     shutil.rmtree(folder, ignore_errors=True)
-    (task or load_task(params)).bring(folder)
+    (task or load_task(params)).prepare_problems(folder)

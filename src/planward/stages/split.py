@@ -1,4 +1,4 @@
-"""split: check every line, set bad ones apart, and divide the rest by a hash that renaming does not change."""
+"""Stage `split`: validate every line, quarantine bad ones, divide the rest by a hash that renaming does not change."""
 
 from __future__ import annotations
 
@@ -15,116 +15,123 @@ from typing import Any
 
 from tqdm import tqdm
 
+from planward.core import paths
+from planward.core.files import open_atomic, write_json
+from planward.core.hashing import hash_fraction
+from planward.core.paths import SPLITS
+from planward.core.registry import load_task
+from planward.core.tasks import InvalidLine
 from planward.params import Params
-from planward.pddl.canonical import fraction
-from planward.records import write_json, written
-from planward.tasks import PROBLEMS, load_task
-from planward.tasks.base import BadLine
-
-OUT = Path("results/split")
-SIDES = ("train", "validation", "test")
 
 
 @dataclass
-class Tally:
-    """What was read, by domain: enough to say whether a domain is left with nothing."""
+class Counts:
+    """Lines by domain and outcome: enough to say whether a domain is left with nothing."""
 
     lines: Counter[str] = field(default_factory=Counter)
-    sides: dict[str, Counter[str]] = field(default_factory=lambda: {side: Counter() for side in SIDES})
+    valid: dict[str, Counter[str]] = field(default_factory=lambda: {split: Counter() for split in SPLITS})
     constrained: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     first_reason: dict[str, str] = field(default_factory=dict)
 
-    def kept(self, domain: str) -> int:
-        return sum(side[domain] for side in self.sides.values())
+    def count_valid(self, domain: str) -> int:
+        return sum(counts[domain] for counts in self.valid.values())
 
 
 def run(params: Params) -> None:
-    problems, out = params.placed(PROBLEMS), params.placed(OUT)
+    """Write split/{train,validation,test,quarantine}.jsonl and metrics.json.
+
+    Raises:
+        ValueError: there are no lines, or a domain has no valid line; the message shows the first reason.
+        VerifierError: no verdict on a reference completion could be reached.
+    """
+    problems, folder = paths.results(params.task).problems, paths.results(params.task).split
     files = sorted(problems.rglob("*.jsonl"))
-    task, tally = load_task(params), Tally()
+    task, counts = load_task(params), Counts()
     with ExitStack() as stack:
-        sides = {side: stack.enter_context(written(out / f"{side}.jsonl")) for side in SIDES}
-        quarantine = stack.enter_context(written(out / "quarantine.jsonl"))
-        seen = stack.enter_context(Seen())
-        for file, number, raw in tqdm(raw_lines(files), desc="splitting", unit="line"):
+        outputs = {split: stack.enter_context(open_atomic(folder / f"{split}.jsonl")) for split in SPLITS}
+        quarantine = stack.enter_context(open_atomic(folder / "quarantine.jsonl"))
+        index = stack.enter_context(ProblemIndex())
+        for file, number, raw in tqdm(iter_lines(files), desc="splitting", unit="line"):
             name = file.relative_to(problems).as_posix()
             domain = file.stem if file.stem in task.domains else ""
             try:
-                data = parsed_line(raw)
-                claimed = claimed_domain(data, domain)
-                domain = claimed if claimed in task.domains else ""
-                record, core = task.admitted(data, claimed)
-                if first := seen.place_of(record.id, f"{name}:{number}"):
-                    raise BadLine(f"duplicate: a renaming of {first}")
-            except BadLine as reason:
+                data = parse_line(raw)
+                scenario = get_scenario(data, domain)
+                domain = scenario if scenario in task.domains else ""
+                record, core = task.validate_line(data, scenario)
+                if first := index.find_first(record.id, f"{name}:{number}"):
+                    raise InvalidLine(f"duplicate: a renaming of {first}")
+            except InvalidLine as reason:
                 text = raw.decode("utf-8", "backslashreplace")
                 row = {"file": name, "line": number, "reason": str(reason), "text": text}
                 quarantine.write(json.dumps(row, ensure_ascii=True) + "\n")
-                tally.reasons[str(reason).partition(":")[0]] += 1
-                tally.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
+                counts.reasons[str(reason).partition(":")[0]] += 1
+                counts.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
             else:
-                side = side_of(core, params)
-                tally.sides[side][domain] += 1
-                tally.constrained[side] += record.constrained
-                sides[side].write(record.model_dump_json(exclude_none=True) + "\n")
-            tally.lines[domain] += 1
-        complain_of_empty_domains(tally, problems)
-    write_json(out / "metrics.json", metrics(tally))
+                split = assign_split(core, params)
+                counts.valid[split][domain] += 1
+                counts.constrained[split] += record.constrained
+                outputs[split].write(record.model_dump_json(exclude_none=True) + "\n")
+            counts.lines[domain] += 1
+        check_domains(counts, problems)
+    write_json(folder / "metrics.json", compute_metrics(counts))
 
 
-def raw_lines(files: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
+def iter_lines(files: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
+    """Lines that are not blank, with their file and number from 1."""
     for file in files:
         with file.open("rb") as lines:
             yield from ((file, number, line) for number, line in enumerate(lines, 1) if line.strip())
 
 
-def parsed_line(raw: bytes) -> dict[str, Any]:
+def parse_line(raw: bytes) -> dict[str, Any]:
+    """Parse a JSON object; raises InvalidLine where it is none."""
     try:
         data = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise BadLine(f"not UTF-8: byte {error.start}") from None
-    except (ValueError, RecursionError) as error:  # no JSON, a number of too many digits, too deep
-        raise BadLine(f"bad JSON: {error}") from None
+        raise InvalidLine(f"not UTF-8: byte {error.start}") from None
+    except (ValueError, RecursionError) as error:  # no JSON, a number with too many digits, nested too deep
+        raise InvalidLine(f"bad JSON: {error}") from None
     if not isinstance(data, dict):
-        raise BadLine(f"bad JSON: expected an object, found {type(data).__name__}")
+        raise InvalidLine(f"bad JSON: expected an object, found {type(data).__name__}")
     return data
 
 
-def claimed_domain(data: dict[str, Any], default: str) -> str:
-    """The domain a line says it is of, or the one its file is named after."""
+def get_scenario(data: dict[str, Any], default: str) -> str:
+    """The domain that a line names in `meta.scenario`, else `default`: the one its file is named after."""
     meta = data.get("meta")
     scenario = meta.get("scenario") if isinstance(meta, dict) else None
     return scenario.lower() if isinstance(scenario, str) and scenario else default
 
 
-def side_of(core: str, params: Params) -> str:
-    """The side of a problem: depends on nothing but the problem without its constraints, and the shares."""
-    draw = fraction(core, "split")
-    if draw < params.split.test:
+def assign_split(core: str, params: Params) -> str:
+    """The split of a problem: depends only on the problem without its constraints, and on the shares."""
+    position = hash_fraction(core, "split")
+    if position < params.split.test:
         return "test"
-    return "validation" if draw < params.split.test + params.split.validation else "train"
+    return "validation" if position < params.split.test + params.split.validation else "train"
 
 
-class Seen:
-    """The problems met so far, on disk, so that memory stays flat."""
+class ProblemIndex:
+    """Ids of the problems read so far, on disk, so that memory stays flat."""
 
-    def __enter__(self) -> Seen:
+    def __enter__(self) -> ProblemIndex:
         self.folder = tempfile.TemporaryDirectory()
-        self.database = sqlite3.connect(Path(self.folder.name) / "seen.sqlite")
+        self.database = sqlite3.connect(Path(self.folder.name) / "problems.sqlite")
         self._execute("PRAGMA synchronous = OFF")
-        self._execute("CREATE TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID")
+        self._execute("CREATE TABLE problems (id TEXT PRIMARY KEY, line TEXT) WITHOUT ROWID")
         return self
 
     def __exit__(self, *_: object) -> None:
         self.database.close()
         self.folder.cleanup()
 
-    def place_of(self, identity: str, place: str) -> str:
-        """Where the problem was first met, or "" if that is here."""
-        if self._execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", identity, place).rowcount:
+    def find_first(self, problem: str, line: str) -> str:
+        """The line where the problem first occurred, or "" if this is it."""
+        if self._execute("INSERT OR IGNORE INTO problems VALUES (?, ?)", problem, line).rowcount:
             return ""
-        return str(self._execute("SELECT place FROM seen WHERE id = ?", identity).fetchone()[0])
+        return str(self._execute("SELECT line FROM problems WHERE id = ?", problem).fetchone()[0])
 
     def _execute(self, statement: str, *values: str) -> sqlite3.Cursor:
         try:
@@ -133,21 +140,22 @@ class Seen:
             raise OSError(errno.EIO, str(error), self.folder.name) from None
 
 
-def complain_of_empty_domains(tally: Tally, problems: Path) -> None:
-    if not tally.lines:
+def check_domains(counts: Counts, problems: Path) -> None:
+    """Raise ValueError where there are no lines, or a domain has no valid one."""
+    if not counts.lines:
         raise ValueError(f"{problems}: no problem lines found; check problems.source and problems.path in params.yaml")
-    empty = [domain for domain in sorted(tally.lines) if not tally.kept(domain) and domain]
-    if empty or not any(tally.kept(domain) for domain in tally.lines):
-        reasons = "\n".join(f"  {domain or 'all'}: first, {tally.first_reason[domain]}" for domain in empty or [""])
+    empty = [domain for domain in sorted(counts.lines) if not counts.count_valid(domain) and domain]
+    if empty or not any(counts.count_valid(domain) for domain in counts.lines):
+        reasons = "\n".join(f"  {domain or 'all'}: first, {counts.first_reason[domain]}" for domain in empty or [""])
         raise ValueError(f"every line is bad for {', '.join(empty) or 'every domain'}:\n{reasons}")
 
 
-def metrics(tally: Tally) -> dict[str, Any]:
+def compute_metrics(counts: Counts) -> dict[str, Any]:
     return {
-        "lines": sum(tally.lines.values()),
-        "kept": {side: sum(counts.values()) for side, counts in tally.sides.items()},
-        "constrained": {side: tally.constrained[side] for side in tally.sides},
-        "kept_by_domain": {side: dict(counts) for side, counts in tally.sides.items()},
-        "quarantined": sum(tally.reasons.values()),
-        "quarantined_by_reason": dict(tally.reasons),
+        "lines": sum(counts.lines.values()),
+        "kept": {split: valid.total() for split, valid in counts.valid.items()},
+        "constrained": {split: counts.constrained[split] for split in SPLITS},
+        "kept_by_domain": {split: dict(valid) for split, valid in counts.valid.items()},
+        "quarantined": counts.reasons.total(),
+        "quarantined_by_reason": dict(counts.reasons),
     }

@@ -1,1 +1,1 @@
-"""Trainers: supervised fine-tuning and GRPO, on TRL."""
+"""Trainers on TRL: supervised fine-tuning and GRPO."""

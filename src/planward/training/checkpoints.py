@@ -1,7 +1,4 @@
-"""Interrupted runs: where a run keeps its checkpoints, which of them is whole, what else it must remember.
-
-The folder lies outside results/: DVC deletes a stage's outputs before it runs the stage.
-"""
+"""Resuming interrupted runs: checkpoints with a journal of what the trainer itself does not save."""
 
 from __future__ import annotations
 
@@ -19,31 +16,31 @@ from accelerate import PartialState
 from transformers import TrainerCallback
 
 import planward
-from planward.records import Record, write_json
+from planward.core.files import write_json
+from planward.core.records import Record
 
-ROOT = Path(".checkpoints")
 JOURNAL = "journal.json"
+# Packages that a trained model depends on.
+PACKAGES = ("core", "curriculum", "evaluation", "inference", "pddl", "tasks", "training", "val")
 
 
 @dataclass
 class Journal:
-    """What a run has done so far beside its weights."""
+    """The state of a run beside weights, optimizer and random generators."""
 
-    curves: list[dict[str, Any]] = field(default_factory=list)  # step, and the values of some curves
-    consumed: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # the prompts that GRPO really trained on, one row each
+    curves: list[dict[str, Any]] = field(default_factory=list)  # rows: step, and values of some curves
+    consumed: list[dict[str, Any]] = field(default_factory=list)  # rows: the prompts that GRPO trained on
 
 
-def fingerprint(
+def compute_fingerprint(
     settings: Mapping[str, Any],
     records: Iterable[Record],
     schedule: Iterable[Mapping[str, Any]],
     model: str,
     processes: int,
 ) -> str:
-    """Return 16 hexadecimal digits that change with anything a resumed run would have to share, its code included."""
-    digest = hashlib.sha256(code_digest())
+    """Return 16 hexadecimal digits over everything that a resumed run must share, Planward's code included."""
+    digest = hashlib.sha256(compute_code_digest())
     parts: list[Any] = [settings, [record.model_dump() for record in records], list(schedule), processes]
     digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
     folder = Path(model)
@@ -57,40 +54,40 @@ def fingerprint(
 
 
 @cache
-def code_digest() -> bytes:
-    """Of the sources that a run's results depend on, and of the trainers' versions."""
+def compute_code_digest() -> bytes:
+    """Return a digest of the source files of `PACKAGES` and of the trainers' versions."""
     digest = hashlib.sha256("".join(map(version, ("torch", "transformers", "trl", "peft"))).encode())
-    package = Path(planward.__file__).parent
-    for part in ("curriculum", "evaluation", "pddl", "tasks", "training"):
-        for file in sorted((package / part).rglob("*.py")):
-            digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes())
+    root = Path(planward.__file__).parent
+    for package in PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return digest.digest()
 
 
-def resume(folder: Path, steps: int | None = None) -> tuple[Path | None, Journal]:
-    """Return the newest whole checkpoint, of no more than `steps`, with its journal; (None, empty) where there is none.
+def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path | None, Journal]:
+    """Return the newest complete checkpoint of up to `max_steps` and its journal; (None, empty) if there is none.
 
-    A journal is written last and names every file with its size, so a run killed while it saved leaves a
-    checkpoint without one, which is passed over and removed.
+    All other checkpoints are deleted. The journal is written last and lists every file with its size, so a
+    checkpoint that was interrupted while saving is recognised.
     """
     state = PartialState()
-    found: tuple[Path | None, Journal] = (None, Journal())
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        journal = _read(checkpoint)
-        if journal is not None and (steps is None or _step(checkpoint) <= steps):
-            found = checkpoint, journal
+    restored: tuple[Path | None, Journal] = (None, Journal())
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_parse_step, reverse=True):
+        journal = _read_journal(checkpoint)
+        if journal is not None and (max_steps is None or _parse_step(checkpoint) <= max_steps):
+            restored = checkpoint, journal
             break
     state.wait_for_everyone()
     if state.is_main_process:
         for checkpoint in folder.glob("checkpoint-*"):
-            if checkpoint != found[0]:
+            if checkpoint != restored[0]:
                 shutil.rmtree(checkpoint)
     state.wait_for_everyone()
-    return found
+    return restored
 
 
-class Keeper(TrainerCallback):
-    """Completes each checkpoint with the journal, then removes the older ones."""
+class CheckpointCallback(TrainerCallback):
+    """Writes the journal into each checkpoint and deletes the older ones."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder = folder
@@ -101,24 +98,25 @@ class Keeper(TrainerCallback):
         processes.wait_for_everyone()  # every process writes its own random state
         if processes.is_main_process:
             checkpoint = self.folder / f"checkpoint-{state.global_step}"
-            write_json(checkpoint / JOURNAL, {"files": _sizes(checkpoint), "journal": asdict(self.journal)})
+            write_json(checkpoint / JOURNAL, {"files": _list_sizes(checkpoint), "journal": asdict(self.journal)})
             for older in self.folder.glob("checkpoint-*"):
-                if _step(older) < state.global_step:
+                if _parse_step(older) < state.global_step:
                     shutil.rmtree(older)
 
 
-def _step(checkpoint: Path) -> int:
+def _parse_step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _sizes(checkpoint: Path) -> dict[str, int]:
+def _list_sizes(checkpoint: Path) -> dict[str, int]:
     files = (file for file in checkpoint.rglob("*") if file.is_file() and not file.name.startswith(JOURNAL))
     return {str(file.relative_to(checkpoint)): file.stat().st_size for file in files}
 
 
-def _read(checkpoint: Path) -> Journal | None:
+def _read_journal(checkpoint: Path) -> Journal | None:
+    """Return a checkpoint's journal; None if the checkpoint is incomplete."""
     file = checkpoint / JOURNAL
     if not file.exists():
         return None
     saved = json.loads(file.read_text(encoding="utf-8"))
-    return Journal(**saved["journal"]) if saved["files"] == _sizes(checkpoint) else None
+    return Journal(**saved["journal"]) if saved["files"] == _list_sizes(checkpoint) else None

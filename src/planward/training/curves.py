@@ -1,4 +1,4 @@
-"""Curves of a run: one TSV a quantity, through DVCLive, and the last values in metrics.json."""
+"""Curves of a run: one TSV per quantity, written by DVCLive, and their last values in metrics.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dvclive.plots.metric import Metric
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from planward.records import write_json
+from planward.core.files import write_json
 from planward.training.checkpoints import Journal
 
 
@@ -23,28 +23,27 @@ class _Curve(Metric):
     subfolder = "curves"
 
 
-class Curves(TrainerCallback):
-    """Logs each optimizer step, counted from 0, to `folder`; steps that the journal holds come first.
+class CurveLogger(TrainerCallback):
+    """Logs each optimizer step, counted from 0, to `folder`, after the steps that the journal holds.
 
-    Writes folder/curves/**.tsv (columns step and the quantity's name) and folder/metrics.json, in the main
-    process only.
+    The main process writes folder/curves/**.tsv (columns `step` and the quantity's name) and folder/metrics.json.
 
     Args:
-        trained: maps a quantity in the trainer's own log to the curve's name; the rest of that log is dropped,
-            wall times among it.
-        measured: returns further quantities of a step.
+        trainer_curves: the curve's name for each key of the trainer's log to keep; all other keys, such as wall times,
+            are dropped.
+        compute_metrics: returns further quantities of a step.
     """
 
     def __init__(
         self,
         folder: Path,
         journal: Journal,
-        trained: Mapping[str, str],
-        measured: Callable[[int], Mapping[str, float]] = lambda _: {},
+        trainer_curves: Mapping[str, str],
+        compute_metrics: Callable[[int], Mapping[str, float]] = lambda _: {},
     ) -> None:
         self.journal = journal
-        self.trained = trained
-        self.measured = measured
+        self.trainer_curves = trainer_curves
+        self.compute_metrics = compute_metrics
         self.live: Live | None = None
         if PartialState().is_main_process:
             shutil.rmtree(folder, ignore_errors=True)
@@ -57,11 +56,11 @@ class Curves(TrainerCallback):
             return
         step = state.global_step - 1
         row = {"step": step}
-        row |= {name: logs[key] for key, name in self.trained.items() if logs.get(key) is not None}
-        self.add({**row, **self.measured(step)})
+        row |= {name: logs[key] for key, name in self.trainer_curves.items() if logs.get(key) is not None}
+        self.log({**row, **self.compute_metrics(step)})
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Log some of the quantities of a step: `step`, and a value for each."""
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Log quantities of a step: `step`, and a value for each."""
         self.journal.curves.append(dict(row))
         self._write(row)
 
@@ -83,21 +82,25 @@ class Curves(TrainerCallback):
         self.live.make_summary()
 
 
-class Bar(ProgressCallback):
-    """A progress bar that shows a few quantities beside it, and no line a step."""
+class ProgressBar(ProgressCallback):
+    """A progress bar with a few quantities beside it, and no log line per step.
 
-    def __init__(self, shown: Mapping[str, str]) -> None:
+    Args:
+        labels: the label of each key of the trainer's log to show.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
         super().__init__()
-        self.shown = shown
+        self.labels = labels
 
     def on_log(self, _args: Any, _state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
         if self.training_bar is not None and "loss" in logs:
-            values = {name: f"{logs[key]:.3g}" for key, name in self.shown.items() if key in logs}
+            values = {label: f"{logs[key]:.3g}" for key, label in self.labels.items() if key in logs}
             self.training_bar.set_postfix(values, refresh=False)
 
 
-def show_progress(trainer: Any, shown: Mapping[str, str]) -> None:
-    """Replace the trainer's own progress bar and printed log with `Bar`."""
+def replace_progress_bar(trainer: Any, labels: Mapping[str, str]) -> None:
+    """Replace the trainer's progress bar and printed log by `ProgressBar`."""
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(Bar(shown))
+    trainer.add_callback(ProgressBar(labels))

@@ -1,4 +1,4 @@
-"""GRPO over a materialised schedule, or problems that success puts in its place, on TRL.
+"""GRPO on TRL, over a materialised schedule or problems chosen by an adaptive sampler.
 
 Method: Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models", 2024
 (arXiv:2402.03300); `loss_type` and `scale_rewards` choose the later variants that TRL implements.
@@ -19,23 +19,26 @@ from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 from trl import GRPOConfig
 
-from planward.curriculum.decks import Slot
-from planward.curriculum.sampling import sampler_of
+from planward.core import paths
+from planward.core.files import replace_atomic
+from planward.core.prompts import encode_prompt, fit_prompt
+from planward.core.records import Record
+from planward.core.runs import Run
+from planward.core.tasks import Task
+from planward.curriculum.draws import Slot
+from planward.curriculum.samplers import build_sampler
+from planward.inference import models
 from planward.params import Params
-from planward.records import Record
-from planward.tasks.base import Task
-from planward.tasks.fitting import encode, fit
-from planward.training import models
-from planward.training.batching import Batching, training_state
-from planward.training.checkpoints import ROOT, Journal, Keeper, fingerprint, resume
-from planward.training.curves import Curves, show_progress
-from planward.training.examples import check_references
-from planward.training.prefixes import TEMPERATURES, SharedPrefixes
+from planward.training.batching import Batching, init_processes
+from planward.training.checkpoints import CheckpointCallback, Journal, compute_fingerprint, restore_checkpoint
+from planward.training.curves import CurveLogger, replace_progress_bar
+from planward.training.references import check_references
 from planward.training.rollouts import Rollouts, Row
-from planward.training.validation import Validation
+from planward.training.shared_prefixes import TEMPERATURES, SharedPrefixTrainer
+from planward.training.validation import ValidationCallback
 
-SCHEDULE = ("step", "slot", "id", "domain", "bucket", "wanted_bucket")
-CONSUMED = pa.schema(
+SCHEDULE_COLUMNS = ("step", "slot", "id", "domain", "bucket", "wanted_bucket")
+CONSUMED_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
         ("slot", pa.int64()),
@@ -50,38 +53,38 @@ CONSUMED = pa.schema(
         ("replayed", pa.int64()),
     ]
 )
-TRAINED = {name: name for name in ("loss", "kl", "learning_rate", "grad_norm", "entropy")}
-SHOWN = {"reward": "reward"}
+TRAINER_CURVES = {name: name for name in ("loss", "kl", "learning_rate", "grad_norm", "entropy")}
+PROGRESS_LABELS = {"reward": "reward"}
 
 
-class _Trainer(SharedPrefixes):
-    """Takes its prompts from the rollouts when it generates.
+class RolloutTrainer(SharedPrefixTrainer):
+    """Takes its prompts from `rollouts` at the time of generation.
 
-    The dataset's rows tell step and slot only: TRL fetches a batch ahead, when it is not yet known what is due.
+    The dataset's rows hold only step and slot: TRL fetches one batch ahead, before the sampler has chosen its problems.
     """
 
     def __init__(self, *args: Any, rollouts: Rollouts, **kwargs: Any) -> None:
         super().__init__(*args, reward_funcs=rollouts, **kwargs)
         self.rollouts = rollouts
-        self.asked: list[Row] = []
+        self.prompt_rows: list[Row] = []
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
-        self.asked = self.rollouts.asked(inputs)
+        self.prompt_rows = self.rollouts.build_prompts(inputs)
         by_bucket = self.rollouts.params.grpo.temperatures
         if by_bucket is None:
-            return cast(dict[str, Any], super()._generate_and_score_completions(self.asked))
-        values = [getattr(by_bucket, row["bucket"]) for row in self.asked]
+            return cast(dict[str, Any], super()._generate_and_score_completions(self.prompt_rows))
+        values = [getattr(by_bucket, row["bucket"]) for row in self.prompt_rows]
         self.temperatures = torch.tensor(values, device=self.accelerator.device)
-        output = cast(dict[str, Any], super()._generate_and_score_completions(self.asked))
+        output = cast(dict[str, Any], super()._generate_and_score_completions(self.prompt_rows))
         return output | {TEMPERATURES: self.temperatures}
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         completions, logps = super()._generate_single_turn(*args, **kwargs)
         entropies = None if self.entropies is None else self.entropies.tolist()
-        return self.rollouts.written(self.asked, completions, entropies), logps
+        return self.rollouts.insert_replays(self.prompt_rows, completions, entropies), logps
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Checkpoints are scratch: no model card."""
+        """Write no model card: checkpoints are temporary."""
 
 
 def train(
@@ -93,30 +96,31 @@ def train(
     base: str,
     model: Path,
     training: Path,
-    name: str = "grpo",
+    run: Run,
     validation: Sequence[Record] = (),
     callbacks: Sequence[TrainerCallback] = (),
 ) -> None:
-    """Train the weights at `base` on the schedule, as `grpo.adaptive` has it; write `model`/ and `training`/.
+    """Train the weights at `base` on the schedule, or as `grpo.adaptive` says; write `model`/ and `training`/.
 
-    An interrupted run goes on from its last checkpoint, and with `grpo.extendable` so does a finished one that gets
-    more steps. Under several processes (`accelerate launch`) the main one writes. `training`/ gets metrics.json,
-    curves/**.tsv and consumed.parquet: the prompts that the trainer really consumed, with the rewards and labels of
-    their completions. Rewards are the verdicts', also where `grpo.reward` gives the trainer others.
+    An interrupted run resumes from its last checkpoint; with `grpo.extendable`, so does a finished run that gets more
+    steps. With several processes (`accelerate launch`) the main one writes. `training`/ gets metrics.json,
+    curves/**.tsv and consumed.parquet: the prompts that the trainer consumed, with the rewards and labels of their
+    completions. These rewards are the verdicts', even if `grpo.reward` gives the trainer others.
 
     Args:
-        schedule: rows in order of consumption; `grpo.batch_size` rows for each of `grpo.steps` steps.
+        schedule: rows in order of consumption, `grpo.batch_size` for each of `grpo.steps` steps.
+        run: names the checkpoints; its identity goes to metrics.json.
         validation: problems, of which `validation.problems` are completed every `validation.steps` steps.
 
     Raises:
-        ValueError: the schedule was made for other parameters or problems, or the batch cannot be cut evenly.
-        WrongReferences: a reference answer is no success.
-        VerifierError, Disagreement, ScheduleViolated: see `rollouts`.
+        ValueError: the schedule was made for other parameters or problems, or the batch cannot be divided evenly.
+        InvalidReferences: a reference completion is rejected.
+        VerifierError, VerifierDisagreement, ScheduleError: see `rollouts`.
     """
-    state = training_state()
-    rows = _checked(schedule, records, params)
+    state = init_processes()
+    rows = _validate_schedule(schedule, records, params)
     domains = len({row["domain"] for row in rows}) if params.grpo.balanced else 1
-    batching = Batching.of(
+    batching = Batching.compute(
         "grpo.batch_size",
         params.grpo.batch_size,
         params.grpo.num_generations,
@@ -128,43 +132,46 @@ def train(
 
     set_seed(params.seed)
     limits = params.prompt
-    network, tokenizer = models.load(params.model, base, limits.max_tokens + limits.max_completion_tokens, params.seed)
-    for problem in records:  # any may come, and none may stop the run for its length
-        fit(task, problem, [], lambda prompt: len(encode(tokenizer, prompt)), limits.max_tokens)
+    network, tokenizer = models.load_model(
+        params.model, base, limits.max_tokens + limits.max_completion_tokens, params.seed
+    )
+    for problem in records:  # fail now if one does not fit, not when its step comes
+        fit_prompt(task, problem, [], lambda prompt: len(encode_prompt(tokenizer, prompt)), limits.max_tokens)
     problems = [*records, *validation]
-    folder = ROOT / f"{name}-{_fingerprint(problems, rows, params, base, state.num_processes)}"
-    checkpoint, journal = resume(folder, params.grpo.steps)
-    sampler = sampler_of([Slot(**row) for row in rows], records, params)
+    folder = paths.CHECKPOINTS / f"{run.name}-{_compute_fingerprint(problems, rows, params, base, state.num_processes)}"
+    checkpoint, journal = restore_checkpoint(folder, params.grpo.steps)
+    sampler = build_sampler([Slot(**row) for row in rows], records, params)
     rollouts = Rollouts(task, tokenizer, records, sampler, params, journal.consumed, training / "disagreement.json")
-    curves = Curves(training, journal, TRAINED, rollouts.measured)
-    validated = Validation(task, tokenizer, validation, params, curves)
+    curves = CurveLogger(training, journal, TRAINER_CURVES, rollouts.pop_metrics)
+    validation_callback = ValidationCallback(task, tokenizer, validation, params, curves)
     if params.grpo.report_to:
-        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", f"runs/{name}")
-    trainer = _Trainer(
+        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", f"runs/{run.name}")
+    trainer = RolloutTrainer(
         model=network,
         rollouts=rollouts,
-        args=_arguments(params, batching, folder, name),
+        args=_build_arguments(params, batching, folder, run),
         train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
-        peft_config=models.lora_config(params.model, network),
-        callbacks=[curves, validated, Keeper(folder, journal), *callbacks],
+        peft_config=models.build_lora_config(params.model, network),
+        callbacks=[curves, validation_callback, CheckpointCallback(folder, journal), *callbacks],
     )
-    show_progress(trainer, SHOWN)
+    replace_progress_bar(trainer, PROGRESS_LABELS)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     if len(journal.consumed) != len(rows):
         raise RuntimeError(f"{len(journal.consumed)} of the schedule's {len(rows)} prompts were consumed")
     if state.is_main_process:
         network = trainer.accelerator.unwrap_model(trainer.model)
-        models.save(network, tokenizer, model, adapter=params.model.keeps_adapter)
+        models.save_model(network, tokenizer, model, adapter=params.model.keeps_adapter)
         _write_consumed(training / "consumed.parquet", journal)
         curves.close(
             {
+                "run": run.as_dict(task.name),
                 "prompts": len(rows),
                 "completions": len(rows) * params.grpo.num_generations,
                 "audited": sum(row["audited"] for row in journal.consumed),
                 "shots_dropped": sum(row["shots_dropped"] for row in journal.consumed),
-                **validated.summary(),
+                **validation_callback.summarize(),
             }
         )
         if not params.grpo.extendable:
@@ -172,27 +179,27 @@ def train(
     state.wait_for_everyone()
 
 
-def _checked(schedule: Sequence[Row], records: Sequence[Record], params: Params) -> list[Row]:
-    """Return the schedule's rows, known to fit the parameters and the problems."""
-    rows = [{column: row[column] for column in SCHEDULE} for row in schedule]
+def _validate_schedule(schedule: Sequence[Row], records: Sequence[Record], params: Params) -> list[Row]:
+    """Return the schedule's rows; raises ValueError if they do not fit the parameters and the problems."""
+    rows = [{column: row[column] for column in SCHEDULE_COLUMNS} for row in schedule]
     steps = [step for step in range(params.grpo.steps) for _ in range(params.grpo.batch_size)]
     if [row["step"] for row in rows] != steps:
         raise ValueError(
             f"the schedule holds {len(rows)} rows, which are not {params.grpo.steps} steps of "
-            f"{params.grpo.batch_size} prompts: it was made for other parameters"
+            f"{params.grpo.batch_size} prompts: it was made for other parameters; fix: rebuild it"
         )
     unknown = sorted({row["id"] for row in rows} - {record.id for record in records})
     if unknown:
-        raise ValueError(f"the schedule names {len(unknown)} problem(s) outside the set, {unknown[0]} among them")
+        raise ValueError(f"the schedule has {len(unknown)} problem(s) outside the training set, such as {unknown[0]}")
     return rows
 
 
-def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> GRPOConfig:
+def _build_arguments(params: Params, batching: Batching, folder: Path, run: Run) -> GRPOConfig:
     grpo = params.grpo
     cuda = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(folder),
-        run_name=name,
+        run_name=run.name,
         project="planward",
         seed=params.seed,
         max_steps=grpo.steps,
@@ -204,7 +211,7 @@ def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> G
         num_generations=grpo.num_generations,
         num_iterations=1,
         max_completion_length=params.prompt.max_completion_tokens,
-        temperature=grpo.temperature if grpo.temperatures is None else 1.0,  # rows have their own then
+        temperature=grpo.temperature if grpo.temperatures is None else 1.0,  # otherwise per row
         top_p=grpo.top_p,
         top_k=grpo.top_k,
         learning_rate=grpo.learning_rate,
@@ -227,20 +234,21 @@ def _arguments(params: Params, batching: Batching, folder: Path, name: str) -> G
     )
 
 
-def _fingerprint(records: Sequence[Record], rows: Sequence[Row], params: Params, base: str, processes: int) -> str:
-    longer = {"steps"} if params.grpo.extendable else set[str]()  # another number of steps is the same run
+def _compute_fingerprint(
+    records: Sequence[Record], rows: Sequence[Row], params: Params, base: str, processes: int
+) -> str:
+    extendable = {"steps"} if params.grpo.extendable else set[str]()  # another number of steps is the same run
     settings = {
         "seed": params.seed,
         "prompt": params.prompt.model_dump(),
         "model": params.model.model_dump(),
-        "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to", *longer}),  # these change no result
+        "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to", *extendable}),  # these change no result
         "validation": params.validation.model_dump(),
         "phases": [params.model_dump()[key] for key in ("curriculum", "curriculum_by_domain")],
     }
-    return fingerprint(settings, records, [] if longer else rows, base, processes)
+    return compute_fingerprint(settings, records, [] if extendable else rows, base, processes)
 
 
 def _write_consumed(path: Path, journal: Journal) -> None:
-    partial = path.with_name(path.name + ".partial")
-    pq.write_table(pa.Table.from_pylist(journal.consumed, CONSUMED), partial)
-    partial.replace(path)
+    with replace_atomic(path) as partial:
+        pq.write_table(pa.Table.from_pylist(journal.consumed, CONSUMED_SCHEMA), partial)

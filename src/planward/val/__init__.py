@@ -1,12 +1,12 @@
-"""The real VAL (`Validate -v`): the authority behind every published number.
+"""Validate plans with VAL (`Validate -v`), which judges every published number.
 
-VAL: Howey, Long and Fox, "VAL: automatic plan validation, continuous effects and mixed initiative
-planning using PDDL", ICTAI 2004. What it prints, and the label that each form is given, was measured;
-docs/reference/verdicts.md holds the table.
+VAL: Howey, Long and Fox, "VAL: automatic plan validation, continuous effects and mixed initiative planning using
+PDDL", ICTAI 2004. The forms of its reports were found by measurement; docs/reference/verdicts.md lists them with their
+labels.
 """
 
 from planward.val.inputs import InputError
-from planward.val.process import binary
-from planward.val.validation import TIMEOUT, validate, validate_many
+from planward.val.process import find_binary
+from planward.val.validation import DEFAULT_TIMEOUT_S, validate, validate_many
 
-__all__ = ["TIMEOUT", "InputError", "binary", "validate", "validate_many"]
+__all__ = ["DEFAULT_TIMEOUT_S", "InputError", "find_binary", "validate", "validate_many"]

@@ -1,4 +1,4 @@
-"""From a plan to an outcome, by VAL; one plan, or many at once."""
+"""Validate plans with VAL, one or many at once."""
 
 from __future__ import annotations
 
@@ -11,80 +11,83 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import track
 
-from planward.records import Label, Outcome, VerifierError
-from planward.val.inputs import InputError, Inputs, read_inputs, rewritten
-from planward.val.plans import FormatError, Plan, read_plan
-from planward.val.process import ProcessError, binary, check_inputs, run
-from planward.val.report import UnreadableReportError, breaks_off, holds, read_report
+from planward.core.verdicts import Label, Outcome, VerifierError
+from planward.val.inputs import InputError, Inputs, read_inputs, rewrite_problem
+from planward.val.plans import FormatError, Plan, parse_plan
+from planward.val.process import ProcessError, check_inputs, find_binary, run_program
+from planward.val.report import UnreadableReportError, ends_undefined, is_goal_met, parse_report
 
-TIMEOUT = 10.0  # seconds; the pipeline passes params.yaml's val.timeout
-ATTEMPTS = 2
+DEFAULT_TIMEOUT_S = 10.0  # the pipeline passes `val.timeout` of params.yaml
+MAX_ATTEMPTS = 2
 Job = tuple[Path, Path, str]
 
 
-def validate(domain: Path, problem: Path, plan: str, timeout: float = TIMEOUT) -> Outcome:
-    """VAL's verdict on an extracted plan: one action a line.
+def validate(domain: Path, problem: Path, plan: str, timeout: float = DEFAULT_TIMEOUT_S) -> Outcome:
+    """Validate an extracted plan, with one action per line.
 
-    `timeout` is in seconds, for one run of VAL. A plan that cannot be one (see `plans.read_plan`) is
-    a format error without VAL's help. For a plan that misses a goal with formulas larger than literals,
-    VAL is run once more for each of them.
+    A plan that `plans.parse_plan` rejects is a format error, and VAL does not run. For a plan that misses a goal with
+    compound formulas, VAL runs once more for each of them.
+
+    Args:
+        timeout: seconds for one run of VAL.
 
     Raises:
-        InputError: the domain or the problem cannot be read; names the file.
-        VerifierError: VAL is missing, was killed, timed out or printed something unknown, twice.
+        InputError: the domain or the problem is invalid; the message names the file.
+        VerifierError: VAL is missing, was killed, timed out or printed an unknown report, twice.
     """
     inputs = read_inputs(domain, problem)
     reason = ""
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         try:
-            program = binary()
+            program = find_binary()
             check_inputs(program, domain, problem, timeout)
             try:
-                steps = read_plan(plan, inputs)
+                steps = parse_plan(plan, inputs)
             except FormatError as error:
-                return Outcome(Label.FORMAT, _lines(plan), goals_total=len(inputs.goals), detail=str(error))
-            return _verdict(program, domain, problem, steps, inputs, timeout)
+                return Outcome(Label.FORMAT, _count_lines(plan), goals_total=len(inputs.goals), detail=str(error))
+            return _run_val(program, domain, problem, steps, inputs, timeout)
         except (VerifierError, ProcessError, UnreadableReportError) as failure:
             reason = str(failure)
     raise VerifierError(
-        f"no verdict on a plan for {problem} (domain {domain}), tried {ATTEMPTS} times: {reason}; mend: "
-        "see that VAL runs by itself, that memory suffices and that val.timeout in params.yaml is long enough"
+        f"no verdict on a plan for {problem} (domain {domain}), tried {MAX_ATTEMPTS} times: {reason}; fix: "
+        "check that VAL runs by itself, that memory suffices and that val.timeout in params.yaml is long enough"
     )
 
 
 def validate_many(
-    jobs: Iterable[Job], timeout: float = TIMEOUT, workers: int = 1, progress: str | None = None
+    jobs: Iterable[Job], timeout: float = DEFAULT_TIMEOUT_S, workers: int = 1, progress: str | None = None
 ) -> list[Outcome]:
-    """VAL's verdicts on many (domain, problem, plan), in their order; equal jobs are run once.
+    """Validate many (domain, problem, plan); returns outcomes in their order. Equal jobs run once.
 
-    `workers` is the number of VAL processes at once; `progress` the caption of a progress bar on
-    standard error, or None for no bar.
+    Args:
+        workers: number of VAL processes at once.
+        progress: caption of a progress bar on standard error; None for no bar.
 
     Raises:
         InputError, VerifierError: as `validate`, for the first job that fails; no further one is started.
     """
-    wanted = list(jobs)
+    job_list = list(jobs)
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        futures = {job: pool.submit(validate, *job, timeout) for job in dict.fromkeys(wanted)}
-        for future in _watched(futures.values(), progress):
+        futures = {job: pool.submit(validate, *job, timeout) for job in dict.fromkeys(job_list)}
+        for future in _track_progress(futures.values(), progress):
             future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return [futures[job].result() for job in wanted]
+    return [futures[job].result() for job in job_list]
 
 
-def _watched(futures: Iterable[Future[Outcome]], caption: str | None) -> Iterable[Future[Outcome]]:
-    waiting = list(futures)
-    done: Iterator[Future[Outcome]] = as_completed(waiting)
+def _track_progress(futures: Iterable[Future[Outcome]], caption: str | None) -> Iterable[Future[Outcome]]:
+    pending = list(futures)
+    done: Iterator[Future[Outcome]] = as_completed(pending)
     if caption is None:
         return done
-    return track(done, description=caption, total=len(waiting), console=Console(stderr=True))
+    return track(done, description=caption, total=len(pending), console=Console(stderr=True))
 
 
 @dataclass(frozen=True)
-class _Run:
-    """VAL, started with a plan for a problem of a domain; copies of the problem go to `folder`."""
+class _ValRun:
+    """Files for runs of VAL on one plan; rewritten problems go to `folder`."""
 
     program: Path
     domain: Path
@@ -93,51 +96,51 @@ class _Run:
     folder: Path
     timeout: float
 
-    def report(self) -> str:
-        """What VAL prints; raises ProcessError where it comes to no regular end."""
+    def run(self) -> str:
+        """Run VAL and return its report; raises ProcessError where it does not end normally."""
         files = (self.domain.absolute(), self.problem.absolute(), self.plan)
-        status, report = run([str(self.program), "-v", *map(str, files)], self.timeout)
+        status, report = run_program([str(self.program), "-v", *map(str, files)], self.timeout)
         if status < 0:
             raise ProcessError(f"it was ended by signal {-status}")
         return report
 
-    def rewritten(self, goal: str | None = None) -> _Run:
-        """The same for a copy of the problem; see `inputs.rewritten`."""
+    def with_rewritten_problem(self, goal: str | None = None) -> _ValRun:
+        """Return the run for a rewritten copy of the problem; see `inputs.rewrite_problem`."""
         copy = self.folder / "problem.pddl"
-        copy.write_text(rewritten(self.problem, goal), encoding="utf-8")
+        copy.write_text(rewrite_problem(self.problem, goal), encoding="utf-8")
         return replace(self, problem=copy)
 
 
-def _verdict(program: Path, domain: Path, problem: Path, plan: Plan, inputs: Inputs, timeout: float) -> Outcome:
+def _run_val(program: Path, domain: Path, problem: Path, plan: Plan, inputs: Inputs, timeout: float) -> Outcome:
     with TemporaryDirectory(prefix="planward-val-") as name:
         folder = Path(name)
         file = folder / "plan"
         file.write_text(plan.text, encoding="ascii", newline="\n")
-        asked = _Run(program, domain, problem, file, folder, timeout)
-        # Of a preference that fails VAL prints what it prints of a constraint.
-        report = (asked.rewritten() if inputs.soft else asked).report()
-        if breaks_off(report):
-            report = asked.rewritten().report()  # without the metric, which decides nothing
+        val_run = _ValRun(program, domain, problem, file, folder, timeout)
+        # VAL reports a failed preference as it reports a failed constraint.
+        report = (val_run.with_rewritten_problem() if inputs.has_preferences else val_run).run()
+        if ends_undefined(report):
+            report = val_run.with_rewritten_problem().run()  # without the metric, which does not affect the verdict
         try:
-            outcome = read_report(report, plan, inputs)
+            outcome = parse_report(report, plan, inputs)
         except InputError as error:
             raise InputError(f"{problem} (domain {domain}): {error}") from None
-        return _counted(outcome, asked, inputs) if outcome.label is Label.GOAL else outcome
+        return _count_goals(outcome, val_run, inputs) if outcome.label is Label.GOAL else outcome
 
 
-def _counted(outcome: Outcome, asked: _Run, inputs: Inputs) -> Outcome:
-    """An outcome with a missed goal, its satisfied conjuncts counted: larger formulas each by a run of VAL."""
+def _count_goals(outcome: Outcome, val_run: _ValRun, inputs: Inputs) -> Outcome:
+    """Count the satisfied conjuncts of a missed goal, with one run of VAL for each compound formula."""
     known = outcome.goals_satisfied
     if known is None:
-        doubtful = list(inputs.goals)
+        unknown = list(inputs.goals)
     else:
-        doubtful = [goal for goal in inputs.goals if goal.atom is None]
-        if len(doubtful) == 1 and known == len(inputs.goals) - 1:
-            return outcome  # what else should be missing
-    found = sum(holds(asked.rewritten(goal.formula).report()) for goal in doubtful)
-    return replace(outcome, goals_satisfied=(known or 0) + found)
+        unknown = [goal for goal in inputs.goals if goal.atom is None]
+        if len(unknown) == 1 and known == len(inputs.goals) - 1:
+            return outcome  # the only candidate for the missed conjunct
+    satisfied = sum(is_goal_met(val_run.with_rewritten_problem(goal.formula).run()) for goal in unknown)
+    return replace(outcome, goals_satisfied=(known or 0) + satisfied)
 
 
-def _lines(plan: str) -> int:
-    """Size of a text that is no plan: its lines that are not blank or comments."""
+def _count_lines(plan: str) -> int:
+    """Return the size of a text that is not a plan: its lines other than blank ones and comments."""
     return sum(bool(line.partition(";")[0].strip()) for line in plan.split("\n"))

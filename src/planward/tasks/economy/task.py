@@ -1,4 +1,4 @@
-"""The economy task: a household's month in, a decision out, judged by its expected utility."""
+"""The economy task: a household's state in, a decision out, judged by its expected utility."""
 
 from __future__ import annotations
 
@@ -14,212 +14,221 @@ from typing import Any
 
 import numpy as np
 
-from planward.params import Economy, Params, ParamsError
-from planward.records import Meta, Record, Verdict, VerifierError, write_jsonl, written
-from planward.tasks.base import AS_IS, Alias, BadLine, Messages, claimed_record
-from planward.tasks.economy.decisions import Decision, NotADecision, canonical, strict
-from planward.tasks.economy.neighbours import Examples, Standard, TooFewMonths, standards
-from planward.tasks.economy.prompt import compact_prompt, full_prompt, full_state
-from planward.tasks.economy.simulator import MACRO, Panel, UnsoundEconomy, check_sound, simulated
-from planward.tasks.economy.states import SCENARIOS, State, parsed_state, stacked
-from planward.tasks.economy.utility import decision_grid, rewards, scaled, utility, utility_range
+from planward.core.files import open_atomic, write_jsonl
+from planward.core.records import Meta, Record
+from planward.core.tasks import NO_RENAMING, InvalidLine, Messages, Renaming, parse_record
+from planward.core.verdicts import Verdict, VerifierError
+from planward.params import ParamsError
+from planward.tasks.economy.environment.config import EconomyConfig, EconomyParams
+from planward.tasks.economy.environment.decisions import Decision, InvalidDecision, format_decision, parse_decision
+from planward.tasks.economy.environment.neighbours import ExampleSelector, Standard, TooFewMonths, compute_standards
+from planward.tasks.economy.environment.prompt import render_compact_prompt, render_full_prompt, render_full_state
+from planward.tasks.economy.environment.simulator import (
+    MACRO,
+    Panel,
+    UnstableEconomy,
+    check_stability,
+    simulate_economy,
+)
+from planward.tasks.economy.environment.states import SCENARIOS, State, parse_state, stack_states
+from planward.tasks.economy.environment.utility import (
+    build_decision_grid,
+    compute_rewards,
+    compute_utility,
+    compute_utility_range,
+    scale_utilities,
+)
 
 GOOD, POOR, FORMAT = "good_decision", "poor_decision", "format_error"
-FILE, MACRO_FILE = "economy.jsonl", "macro.csv"
+PROBLEMS_FILE, MACRO_FILE = "economy.jsonl", "macro.csv"
 
 
 class EconomyTask:
-    """Implements `planward.tasks.base.Task`; needs no files of a problem but its record."""
+    """Implements `planward.core.tasks.Task`. A problem is a state of a household; its record holds all of it."""
 
     name = "economy"
     labels: tuple[str, ...] = (GOOD, POOR, FORMAT)
     domains: tuple[str, ...] = SCENARIOS
 
-    def __init__(self, params: Params, root: Path) -> None:
+    def __init__(self, params: EconomyParams, root: Path) -> None:
         self.params, self.root = params, root
-        self.examples = Examples(lambda r: r.id or digest(state_of(r)), state_of, household_of)
-        self.range = lru_cache(maxsize=8192)(self._range)
+        self.examples = ExampleSelector(lambda r: r.id or compute_digest(read_state(r)), read_state, read_household)
+        self.compute_range = lru_cache(maxsize=8192)(self._compute_range)
 
-    def bring(self, folder: Path) -> None:
-        """Simulate an economy; write problems as economy.jsonl, and macro.csv with its series by month.
+    def prepare_problems(self, folder: Path) -> None:
+        """Simulate an economy; write problems to economy.jsonl, and its monthly series to macro.csv.
 
         Raises:
-            ParamsError: the economy leaves its bounds, or holds too few months for the problems asked for.
+            ParamsError: the economy leaves its bounds, or has too few months for the number of problems.
         """
         economy, seed = self.params.economy, self.params.seed
-        panel = simulated(economy, seed, progress=True)
+        panel = simulate_economy(economy, seed, progress=True)
         try:
-            check_sound(panel, economy)
-            problems = list(drawn_problems(panel, economy, seed))
-        except (UnsoundEconomy, TooFewMonths) as error:
+            check_stability(panel, economy)
+            problems = list(sample_problems(panel, economy, seed))
+        except (UnstableEconomy, TooFewMonths) as error:
             raise ParamsError(str(error)) from None
-        write_jsonl(folder / FILE, problems)
-        write_macro(folder / MACRO_FILE, panel)
+        write_jsonl(folder / PROBLEMS_FILE, problems)
+        write_macro_series(folder / MACRO_FILE, panel)
 
-    def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
-        """The line as a record whose state can be read and whose reference is good, and its household's digest."""
-        record = claimed_record(line, domain)
+    def validate_line(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
+        """Check state, threshold and reference decision; the digest is that of the household."""
+        record = parse_record(line, domain)
         if domain not in SCENARIOS:
-            raise BadLine(f"unknown domain: {domain!r} is none of {', '.join(SCENARIOS)}")
+            raise InvalidLine(f"unknown domain: {domain!r} is not one of {', '.join(SCENARIOS)}")
         meta = record.meta.model_extra or {}
         try:
-            state = parsed_state(meta.get("state"))
+            state = parse_state(meta.get("state"))
         except ValueError as error:
-            raise BadLine(f"bad state: {error}") from None
+            raise InvalidLine(f"bad state: {error}") from None
         if state.scenario != domain:
-            raise BadLine(f"bad state: it is {state.scenario}, its scenario {domain}")
+            raise InvalidLine(f"bad state: it is {state.scenario}, but its scenario {domain}")
         for key in ("household", "month"):
             if type(meta.get(key)) is not int or meta[key] < 0:
-                raise BadLine(f"bad record: meta.{key} is no number of one")
+                raise InvalidLine(f"bad record: meta.{key} is not an integer from 0")
         if type(meta.get("threshold")) not in (int, float) or not -1 <= meta["threshold"] <= 1:
-            raise BadLine("bad record: meta.threshold is not a number in [-1, 1]")
+            raise InvalidLine("bad record: meta.threshold is not a number in [-1, 1]")
         verdict = self.verify(record, record.response or "")
         if not verdict.success:
-            raise BadLine(f"bad reference decision: {verdict.label}: {verdict.detail}")
-        return record.model_copy(update={"id": digest(state)}), self.core(record)
+            raise InvalidLine(f"bad reference decision: {verdict.label}: {verdict.detail}")
+        return record.model_copy(update={"id": compute_digest(state)}), self.core_digest(record)
 
-    def difficulty(self, problem: Record) -> float | None:
-        """Percent of all decisions (on the grid that scales rewards) that are not good."""
-        work, consumption = decision_grid()
-        valued = rewards(stacked([state_of(problem)]), work, consumption, self.params.economy)
-        return round(100 * float(np.mean(valued < threshold_of(problem))), 2)
+    def score_difficulty(self, problem: Record) -> float | None:
+        """Percentage of all decisions on the grid that are not good."""
+        work, consumption = build_decision_grid()
+        rewards = compute_rewards(stack_states([read_state(problem)]), work, consumption, self.params.economy)
+        return round(100 * float(np.mean(rewards < read_threshold(problem))), 2)
 
-    def shots(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:  # noqa: ARG002
-        """The `count` problems nearest to this one, of its scenario and of other households; the nearest last."""
-        return self.examples.nearest(problem, pool, count)
+    def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:  # noqa: ARG002
+        """Select the `count` nearest problems of the same scenario and other households, the nearest last."""
+        return self.examples.select(problem, pool, count)
 
-    def alias(self, problem: Record, seed: str) -> Alias:  # noqa: ARG002
-        return AS_IS
+    def draw_renaming(self, problem: Record, seed: str) -> Renaming:  # noqa: ARG002
+        return NO_RENAMING
 
-    def core(self, problem: Record) -> str:
-        """The household's digest: all its months go to one side of the split."""
-        return hashlib.sha256(f"household {household_of(problem)}".encode()).hexdigest()[:16]
+    def core_digest(self, problem: Record) -> str:
+        """Digest of the household: all its months go to one side of the split."""
+        return hashlib.sha256(f"household {read_household(problem)}".encode()).hexdigest()[:16]
 
-    def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:  # noqa: ARG002
-        examples = [(state_of(shot), self.answer(shot)) for shot in shots]
+    def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:  # noqa: ARG002
+        solved = [(read_state(example), self.reference_completion(example)) for example in examples]
         if self.params.prompt.style == "compact":
-            return compact_prompt(state_of(problem), examples)
-        return full_prompt(state_of(problem), examples, self.params.economy.tax)
+            return render_compact_prompt(read_state(problem), solved)
+        return render_full_prompt(read_state(problem), solved, self.params.economy.tax)
 
-    def answer(self, problem: Record, alias: Alias = AS_IS) -> str:  # noqa: ARG002
-        """The reference decision; raises ValueError where the record has none."""
+    def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
+        """Format the reference decision; raises ValueError where the record has none."""
         try:
-            return canonical(strict(problem.response or ""))
-        except NotADecision as error:
+            return format_decision(parse_decision(problem.response or ""))
+        except InvalidDecision as error:
             name = problem.id or problem.meta.problem_file
             raise ValueError(f"{name}: the record holds no reference decision: {error}") from None
 
-    def original(self, completion: str, alias: Alias) -> str:  # noqa: ARG002
+    def undo_renaming(self, completion: str, renaming: Renaming) -> str:  # noqa: ARG002
         return completion
 
-    def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:  # noqa: ARG002
-        """A decision's reward is its utility scaled to [WORST, 1]; what is none gets -1.
+    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:  # noqa: ARG002
+        """Reward a decision with its utility, scaled to [MIN_REWARD, 1]; anything else gets -1.
 
         Raises:
-            VerifierError: the record holds no readable state or threshold, or the utility is not finite.
+            VerifierError: the record's state or threshold is unreadable, or the utility is not finite.
         """
         try:
-            decision = strict(completion)
-        except NotADecision as error:
+            decision = parse_decision(completion)
+        except InvalidDecision as error:
             return Verdict(FORMAT, -1.0, False, str(error))
         try:
-            state, threshold = state_of(problem), threshold_of(problem)
+            state, threshold = read_state(problem), read_threshold(problem)
         except ValueError as error:
             raise VerifierError(f"problem {problem.id} ({problem.meta.problem_file}): {error}") from None
-        reward = self.reward(state, decision)
+        reward = self.compute_reward(state, decision)
         if not math.isfinite(reward):
             raise VerifierError(f"problem {problem.id} ({problem.meta.problem_file}): its utility is not finite")
         good = reward >= threshold
         detail = f"reward {reward:.4f}, good from {threshold:.4f}"
-        return Verdict(GOOD if good else POOR, reward, good, detail, canonical(decision))
+        return Verdict(GOOD if good else POOR, reward, good, detail, format_decision(decision))
 
     def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:
         return [self.verify(record, completion) for record, completion in pairs]
 
-    def reward(self, state: State, decision: Decision) -> float:
-        """The decision's utility in the state, scaled to [WORST, 1]."""
+    def compute_reward(self, state: State, decision: Decision) -> float:
+        """Compute a decision's utility in a state, scaled to [MIN_REWARD, 1]."""
         work, consumption = np.array([decision.work]), np.array([decision.consumption])
-        value = utility(stacked([state]), work, consumption, self.params.economy)
-        return float(scaled(value, *self.range(state))[0])
+        utility = compute_utility(stack_states([state]), work, consumption, self.params.economy)
+        return float(scale_utilities(utility, *self.compute_range(state))[0])
 
-    def _range(self, state: State) -> tuple[Any, Any]:
-        return utility_range(stacked([state]), self.params.economy)
-
-
-def behaviours(economy: Economy, seed: int, progress: bool = False) -> list[list[tuple[State, Decision]]]:
-    """What each household of an economy was told and decided, month after month; decisions are good or poor.
-
-    An economy of a seed that no problems come from is what a model learns the form of answers on.
-    """
-    panel = simulated(economy, seed, progress)
-    households = []
-    for place in range(panel.work.shape[1]):
-        shares = zip(panel.work[:, place].tolist(), panel.consumption[:, place].tolist(), strict=True)
-        households.append(list(zip(panel.states[:, place].listed(), [Decision(*pair) for pair in shares], strict=True)))
-    return households
+    def _compute_range(self, state: State) -> tuple[Any, Any]:
+        return compute_utility_range(stack_states([state]), self.params.economy)
 
 
-def drawn_problems(panel: Panel, economy: Economy, seed: int) -> Iterator[Record]:
-    """Problems out of a panel, as many of each scenario: months of households that no standard comes from.
+def sample_problems(panel: Panel, economy: EconomyConfig, seed: int) -> Iterator[Record]:
+    """Sample problems from a panel, equally many of each scenario.
+
+    The first `reference_share` of the households set the standards; the problems are months of the others.
 
     Raises:
-        TooFewMonths: the panel holds too few of a scenario; the message names the mend.
+        TooFewMonths: the panel has too few months of a scenario; the message names the fix.
     """
-    rng, households = np.random.default_rng([seed, 1]), panel.work.shape[1]
-    kept = round(economy.reference_share * households)
-    reference = Panel(panel.states[:, :kept], panel.work[:, :kept], panel.consumption[:, :kept], {})
+    rng, num_households = np.random.default_rng([seed, 1]), panel.work.shape[1]
+    num_references = round(economy.reference_share * num_households)
+    reference = Panel(
+        panel.states[:, :num_references], panel.work[:, :num_references], panel.consumption[:, :num_references], {}
+    )
     chosen = []
     for employed, scenario in zip((1, 0), SCENARIOS, strict=True):
-        there = np.argwhere(panel.states.employed[:, kept:] == employed) + np.array([0, kept])
+        months_and_households = np.argwhere(panel.states.employed[:, num_references:] == employed)
+        candidates = months_and_households + np.array([0, num_references])
         count = (economy.problems + employed) // 2
-        if len(there) < count:
+        if len(candidates) < count:
             raise TooFewMonths(
-                f"economy.problems: {count} {scenario} states are wanted, {len(there)} there are; "
-                "take fewer problems, or more households or months in economy.simulator"
+                f"economy.problems: needs {count} {scenario} states, but there are {len(candidates)}; "
+                "fix: lower it, or raise households or months in economy.simulator"
             )
-        chosen.append(there[np.sort(rng.choice(len(there), count, replace=False))])
-    months, places = np.concatenate(chosen).T
-    states = panel.states[months, places]
-    found = standards(states, reference, economy, seed, progress=True)
-    for month, household, state, standard in zip(months.tolist(), places.tolist(), states.listed(), found, strict=True):
-        yield problem(household, month, state, standard)
+        chosen.append(candidates[np.sort(rng.choice(len(candidates), count, replace=False))])
+    months, households = np.concatenate(chosen).T
+    states = panel.states[months, households]
+    standards = compute_standards(states, reference, economy, seed, progress=True)
+    rows = zip(months.tolist(), households.tolist(), states.to_list(), standards, strict=True)
+    for month, household, state, standard in rows:
+        yield build_problem(household, month, state, standard)
 
 
-def problem(household: int, month: int, state: State, standard: Standard) -> Record:
-    """A state as a line of a problem file."""
+def build_problem(household: int, month: int, state: State, standard: Standard) -> Record:
+    """Build a line of a problem file from a state."""
     extra: dict[str, Any] = {"household": household, "month": month, "threshold": standard.threshold}
     extra["state"] = asdict(state)
     name = f"h{household:04d}-m{month:03d}"
     meta = Meta(scenario=state.scenario, domain_file="economy", problem_file=name, **extra)
-    return Record(prompt=full_state(state), response=canonical(standard.reference), class_label=GOOD, meta=meta)
+    response = format_decision(standard.reference)
+    return Record(prompt=render_full_state(state), response=response, class_label=GOOD, meta=meta)
 
 
-def write_macro(path: Path, panel: Panel) -> None:
-    """Write `month` and the macro series, a row a month."""
-    with written(path) as out:
+def write_macro_series(path: Path, panel: Panel) -> None:
+    """Write `month` and the macro series, one row per month."""
+    with open_atomic(path) as out:
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(["month", *MACRO])
         for month in range(len(panel.work)):
             rows.writerow([month, *(f"{panel.macro[name][month]:.6g}" for name in MACRO)])
 
 
-def state_of(record: Record) -> State:
-    """Raises ValueError where the record's state cannot be read; the message names the key."""
-    return parsed_state((record.meta.model_extra or {}).get("state"))
+def read_state(record: Record) -> State:
+    """Read the state from a record; raises ValueError where it is unreadable, and names the key."""
+    return parse_state((record.meta.model_extra or {}).get("state"))
 
 
-def household_of(record: Record) -> int:
+def read_household(record: Record) -> int:
     return int((record.meta.model_extra or {})["household"])
 
 
-def threshold_of(record: Record) -> float:
-    """Raises ValueError where the record has none."""
+def read_threshold(record: Record) -> float:
+    """Read the threshold of a good decision from a record; raises ValueError where it has none."""
     threshold = (record.meta.model_extra or {}).get("threshold")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float):
         raise ValueError("meta.threshold is not a number")
     return float(threshold)
 
 
-def digest(state: State) -> str:
-    """16 hexadecimal digits: the same for the same state."""
+def compute_digest(state: State) -> str:
+    """16 hexadecimal digits, the same for equal states."""
     return hashlib.sha256(json.dumps(asdict(state), sort_keys=True).encode()).hexdigest()[:16]

@@ -1,13 +1,13 @@
-"""From what a model wrote to the plan in it. The rule, with its reasons: docs/reference/completions.md."""
+"""Extracts the plan from a completion. The rules and their reasons: docs/reference/completions.md."""
 
 from __future__ import annotations
 
 import re
 
-from planward.tasks.planning.prompt import END
+from planward.core.prompts import END
 
-LONGEST = 9000  # actions; VAL's own parser gives up near 10,000
-_BREAK = "\n```\n"  # a fence: parts what stands before it from what follows, and is no prose
+MAX_ACTIONS = 9000  # VAL's parser fails near 10,000
+_BREAK = "\n```\n"  # a fence separates two blocks and does not count as prose
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _MARKERS = re.compile(
     r"<\|im_start\|>[ \t]*\w*|<\|start_header_id\|>[^<\n]*<\|end_header_id\|>|<\|[^<>|\n]{1,40}\|>"
@@ -15,7 +15,7 @@ _MARKERS = re.compile(
 )
 _FENCE = re.compile(r"`{3,}[ \t]*[\w+-]*")
 _BLANK = " \t\f\v"
-# No two neighbours may match the same blanks: on a long line that would take forever.
+# No two adjacent parts may match the same blanks: backtracking on a long line would take exponential time.
 # ASCII only: `lower` turns some other letters, such as the Kelvin sign, into ASCII ones.
 _ACTION = re.compile(
     r"""(?:\d+(?:\.\d+)?\s*:\s*)?                                   # a timestamp
@@ -27,12 +27,13 @@ _ACTION = re.compile(
 
 
 def extract_plan(completion: str) -> list[str] | None:
-    """The plan in a completion: the last contiguous block of action lines, in lower case.
+    """Extract the last contiguous block of action lines, in lower case.
 
-    Thoughts and chat-template markers are taken out first; each leaves a break behind. Blank and comment lines
-    do not end a block; a break, a Markdown fence and any other line do. Timestamps and durations are dropped:
-    the order is that of the lines. Returns [] for a completion with nothing in it, None for prose without an
-    action and for a plan of more than `LONGEST` actions.
+    Thoughts and chat-template markers are replaced by breaks first. Blank and comment lines do not end a block; a
+    break, a Markdown fence and any other line do. Timestamps and durations are dropped: the order is that of the lines.
+
+    Returns:
+        [] for an empty completion; None for prose without an action and for more than `MAX_ACTIONS` actions.
     """
     text = _THOUGHT.sub(_BREAK, completion.replace("\uff5c", "|"))
     text = _MARKERS.sub(_BREAK, text.rpartition("</think>")[2])
@@ -44,4 +45,4 @@ def extract_plan(completion: str) -> list[str] | None:
             blank = blank and _FENCE.fullmatch(line.strip()) is not None
             last, block = block or last, []
     plan = block or last
-    return plan if len(plan) <= LONGEST and (plan or blank) else None
+    return plan if len(plan) <= MAX_ACTIONS and (plan or blank) else None

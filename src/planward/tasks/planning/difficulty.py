@@ -1,15 +1,15 @@
-"""Difficulty read from a problem file's name."""
+"""Difficulty of a problem, parsed from its file's name."""
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
 
-from planward.params import Difficulty
+from planward.tasks.planning.config import DifficultyConfig
 
 
-def difficulty_score(problem_file: str, difficulty: Difficulty) -> float | None:
-    """The weighted sum of the numbers in the file's name; None where the name does not match."""
+def parse_difficulty(problem_file: str, difficulty: DifficultyConfig) -> float | None:
+    """Compute the weighted sum of the numbers in a file's name; None where the name does not match the pattern."""
     match = re.fullmatch(difficulty.pattern, PurePosixPath(problem_file).stem, re.IGNORECASE)
     if match is None:
         return None

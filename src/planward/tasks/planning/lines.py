@@ -1,4 +1,4 @@
-"""Which lines of a problem file can be used: their files parse, and their reference plans work."""
+"""Validates the lines of problem files: their PDDL must parse and their reference plans must succeed."""
 
 from __future__ import annotations
 
@@ -6,80 +6,79 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from planward.params import Params
-from planward.pddl.expressions import PddlError, Unsupported
-from planward.pddl.search import SearchLimit, Unsolvable
-from planward.records import Record
-from planward.tasks.base import BadLine, Task, claimed_record
-from planward.tasks.planning.identity import identified
-from planward.tasks.planning.references import reference_plan
+from planward.core.records import Record
+from planward.core.tasks import InvalidLine, Task, parse_record
+from planward.pddl.expressions import PddlError, UnsupportedError
+from planward.pddl.search import SearchLimitError, UnsolvableError
+from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.identity import ProblemIdentity, identify_problem
+from planward.tasks.planning.references import find_reference_plan
 from planward.val import InputError
 
 
-class Lines:
-    """Checks the lines of a folder of problems; VAL judges the first reference plan of each domain file."""
+class LineValidator:
+    """Validates the lines of a folder of problems; VAL judges the first reference plan for each domain file."""
 
-    def __init__(self, task: Task, params: Params, root: Path) -> None:
+    def __init__(self, task: Task, params: PlanningParams, root: Path) -> None:
         self.task, self.params, self.root = task, params, root
-        self.judged: set[str] = set()  # domain files that VAL is known to read, by content
+        self.accepted_domains: set[str] = set()  # digests of domain files that VAL accepts
 
-    def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
-        """As `Task.admitted`."""
-        record = claimed_record(line, domain)
-        paths = self._files(record)
+    def validate_line(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
+        """See `Task.validate_line`."""
+        record = parse_record(line, domain)
+        paths = self._find_files(record)
         if domain not in self.params.difficulty:
-            raise BadLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
+            raise InvalidLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
         try:
-            identity = identified(*paths)
+            identity: ProblemIdentity = identify_problem(*paths)
             if not record.response:
-                plan = reference_plan(*paths, self.params.problems)
+                plan = find_reference_plan(*paths, self.params.problems)
                 record = record.model_copy(update={"response": "\n".join(plan)})
             verdict = self.task.verify(record, record.response or "")
-        except Unsupported as error:
-            raise BadLine(f"no reference plan: {self._inside(error)}") from None
+        except UnsupportedError as error:
+            raise InvalidLine(f"no reference plan: {self._shorten(error)}") from None
         except (PddlError, InputError) as error:
-            raise BadLine(f"bad PDDL: {self._inside(error)}") from None
+            raise InvalidLine(f"bad PDDL: {self._shorten(error)}") from None
         except RecursionError:
-            raise BadLine(f"bad PDDL: {record.meta.problem_file}: nested too deeply") from None
-        except (Unsolvable, SearchLimit) as error:
-            raise BadLine(f"no reference plan: {error}") from None
+            raise InvalidLine(f"bad PDDL: {record.meta.problem_file}: nested too deeply") from None
+        except (UnsolvableError, SearchLimitError) as error:
+            raise InvalidLine(f"no reference plan: {error}") from None
         if not verdict.success:
-            raise BadLine(f"bad reference plan: {verdict.label}: {verdict.detail}")
+            raise InvalidLine(f"bad reference plan: {verdict.label}: {verdict.detail}")
         if not verdict.plan:
-            raise BadLine("nothing to plan: the goal holds at the start")
-        update = {"id": identity.digest[:16], "constrained": identity.constrained}
-        record = record.model_copy(update=update)
-        self._check_by_val(record)
+            raise InvalidLine("nothing to plan: the goal holds at the start")
+        record = record.model_copy(update={"id": identity.digest[:16], "constrained": identity.constrained})
+        self._check_domain(record)
         return record, identity.core[:16]
 
-    def _files(self, record: Record) -> tuple[Path, Path]:
-        """The record's domain and problem file, known to be there; raises BadLine."""
+    def _find_files(self, record: Record) -> tuple[Path, Path]:
+        """Find the record's domain and problem file; raises InvalidLine where one is missing."""
         names = (record.meta.domain_file, record.meta.problem_file)
         for name in names:
             path = self.root / name
             try:
-                inside, found = path.resolve().is_relative_to(self.root.resolve()), path.is_file()
-            except (OSError, ValueError):  # too long, or characters that no file name may have
-                inside, found = True, False
-            if not inside:
-                raise BadLine(f"missing file: {name!r} lies outside the data root")
-            if not found:
-                raise BadLine(f"missing file: {name!r}")
+                is_inside, exists = path.resolve().is_relative_to(self.root.resolve()), path.is_file()
+            except (OSError, ValueError):  # a name that is too long or has invalid characters
+                is_inside, exists = True, False
+            if not is_inside:
+                raise InvalidLine(f"missing file: {name!r} is outside the data root")
+            if not exists:
+                raise InvalidLine(f"missing file: {name!r}")
         return self.root / names[0], self.root / names[1]
 
-    def _check_by_val(self, record: Record) -> None:
-        """VAL reads less than the parser: raises BadLine where it refuses the domain."""
+    def _check_domain(self, record: Record) -> None:
+        """Raise InvalidLine where VAL, which supports less than the parser, rejects the domain."""
         digest = hashlib.sha256((self.root / record.meta.domain_file).read_bytes()).hexdigest()
-        if digest in self.judged:
+        if digest in self.accepted_domains:
             return
         try:
             verdict = self.task.judge([(record, record.response or "")])[0]
         except InputError as error:
-            raise BadLine(f"bad PDDL: {self._inside(error)}") from None
+            raise InvalidLine(f"bad PDDL: {self._shorten(error)}") from None
         if not verdict.success:
-            raise BadLine(f"bad reference plan: VAL says {verdict.label}: {verdict.detail}")
-        self.judged.add(digest)
+            raise InvalidLine(f"bad reference plan: VAL says {verdict.label}: {verdict.detail}")
+        self.accepted_domains.add(digest)
 
-    def _inside(self, error: Exception) -> str:
-        """The error's text with paths relative to the data root."""
+    def _shorten(self, error: Exception) -> str:
+        """Format an error with paths relative to the data root."""
         return str(error).replace(f"{self.root}/", "")

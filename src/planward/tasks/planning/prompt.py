@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from planward.pddl.formulas import text
+from planward.core.prompts import END
+from planward.core.tasks import Messages
+from planward.pddl.formulas import render_formula
 from planward.pddl.language import Problem
-from planward.tasks.base import Messages
-
-END = "<end>"  # closes a plan in the compact style; the tiny base's end-of-sequence token
 
 INSTRUCTION = (
     "You are a planner. Read the PDDL domain and problem, then answer with a plan that reaches the goal "
@@ -17,39 +16,39 @@ INSTRUCTION = (
 )
 
 
-def compact_problem(problem: Problem) -> str:
-    """Objects, start, goal and constraints as atoms; ends where the plan begins.
+def render_compact_problem(problem: Problem) -> str:
+    """Render objects, initial state, goal and constraints as atoms, up to where the plan begins.
 
-    Facts are sorted, so that the order in a file does not reach the model.
+    Facts are sorted, so that prompts do not depend on their order in a file.
     """
     lines = [
         problem.domain.name,
         " ".join(["objects", *problem.objects]),
         " ".join(["init", *(f"({' '.join(atom)})" for atom in sorted(problem.init))]),
-        " ".join(["goal", *sorted(map(text, problem.goal))]),
+        " ".join(["goal", *sorted(map(render_formula, problem.goal))]),
     ]
     if problem.constraint_forms:
-        lines.append(" ".join(["constraints", *sorted(map(_text, problem.constraint_forms))]))
+        lines.append(" ".join(["constraints", *sorted(map(_render_expression, problem.constraint_forms))]))
     return "\n".join([*lines, "plan\n"])
 
 
-def compact_prompt(problem: Problem, shots: Iterable[tuple[Problem, str]]) -> str:
-    """Worked examples, then the problem; an example's plan has one action a line."""
-    examples = [f"{compact_problem(example)}{plan}\n{END}\n" for example, plan in shots]
-    return "".join([*examples, compact_problem(problem)])
+def render_compact_prompt(problem: Problem, examples: Iterable[tuple[Problem, str]]) -> str:
+    """Render worked examples with their plans, one action per line, then the problem."""
+    blocks = [f"{render_compact_problem(example)}{plan}\n{END}\n" for example, plan in examples]
+    return "".join([*blocks, render_compact_problem(problem)])
 
 
-def full_prompt(domain_text: str, problem_text: str, shots: Sequence[tuple[str, str]]) -> Messages:
-    """Chat messages: instruction and domain, worked examples as earlier turns, then the problem."""
+def render_full_prompt(domain_text: str, problem_text: str, examples: Sequence[tuple[str, str]]) -> Messages:
+    """Build chat messages: instruction and domain, worked examples as earlier turns, then the problem."""
     messages = [{"role": "system", "content": f"{INSTRUCTION}\n\nDomain:\n{domain_text.strip()}"}]
-    for example_text, plan in shots:
-        messages += [_user(example_text), {"role": "assistant", "content": plan}]
-    return [*messages, _user(problem_text)]
+    for example_text, plan in examples:
+        messages += [_build_user_message(example_text), {"role": "assistant", "content": plan}]
+    return [*messages, _build_user_message(problem_text)]
 
 
-def _user(problem_text: str) -> dict[str, str]:
+def _build_user_message(problem_text: str) -> dict[str, str]:
     return {"role": "user", "content": f"Problem:\n{problem_text.strip()}\n\nPlan:"}
 
 
-def _text(expression: object) -> str:
-    return f"({' '.join(map(_text, expression))})" if isinstance(expression, list) else str(expression)
+def _render_expression(expression: object) -> str:
+    return f"({' '.join(map(_render_expression, expression))})" if isinstance(expression, list) else str(expression)

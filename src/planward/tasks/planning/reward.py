@@ -1,23 +1,23 @@
-"""The reward of a plan, dense: how far it came before it failed."""
+"""Dense reward of a plan: how far it gets before it fails."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planward.records import Label, Outcome, Verdict
+from planward.core.verdicts import Label, Outcome, Verdict
 
 
-def verdict(outcome: Outcome, plan: Sequence[str]) -> Verdict:
-    """A verifier's outcome as the task's verdict on a plan, one action an item; raises as `reward` does."""
+def build_verdict(outcome: Outcome, plan: Sequence[str]) -> Verdict:
+    """Build the verdict on a plan, one action per item, from a verifier's outcome; raises as `compute_reward`."""
     success = outcome.label is Label.SUCCESS
-    return Verdict(str(outcome.label), reward(outcome), success, outcome.detail, "\n".join(plan), outcome)
+    return Verdict(str(outcome.label), compute_reward(outcome), success, outcome.detail, "\n".join(plan), outcome)
 
 
-def reward(outcome: Outcome) -> float:
-    """The reward in [-1, 1] for a verifier's outcome.
+def compute_reward(outcome: Outcome) -> float:
+    """Compute the reward of a verifier's outcome, in [-1, 1].
 
-    Success is 1, a plan format error (and so an empty plan that does not reach the goal) -1. Between
-    them each label has a band of its own, and a later failure is the better one inside it:
+    Success is 1, a plan format error -1, and so is an empty plan that does not reach the goal. Between them each label
+    has its own range, in which a later failure is better:
 
         safety_constraints_violation   -0.9 + 0.3 * failing step / plan size
         precondition_violation         -0.6 + 0.3 * failing step / plan size
@@ -37,13 +37,13 @@ def reward(outcome: Outcome) -> float:
                 raise ValueError(f"a missed goal needs 0 <= goals satisfied < goals: {outcome}")
             return -0.3 + 0.3 * satisfied / total
         case Label.PRECONDITION:
-            return -0.6 + 0.3 * _reached(outcome)
+            return -0.6 + 0.3 * _compute_progress(outcome)
         case Label.SAFETY:
-            return -0.9 + 0.3 * _reached(outcome)
+            return -0.9 + 0.3 * _compute_progress(outcome)
 
 
-def _reached(outcome: Outcome) -> float:
-    """Share of the plan at which it failed, in (0, 1]."""
+def _compute_progress(outcome: Outcome) -> float:
+    """Share of the plan up to the failing step, in (0, 1]."""
     step, size = outcome.failing_step, outcome.plan_size
     if step is None or not 1 <= step <= size:
         raise ValueError(f"a violation needs 1 <= failing step <= plan size: {outcome}")

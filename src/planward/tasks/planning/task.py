@@ -1,99 +1,108 @@
-"""The planning task: PDDL problems, judged in-process while training and by VAL for every published number."""
+"""The planning task: PDDL problems, judged in-process in training and by VAL for every published number."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from planward import val
-from planward.params import Params
-from planward.pddl.expressions import Unsupported
+from planward.core.records import Record
+from planward.core.tasks import NO_RENAMING, Messages, Renaming
+from planward.core.verdicts import Label, Outcome, Verdict
+from planward.pddl.expressions import UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
-from planward.pddl.renaming import random_names, renamed_plan, renamed_problem, renamed_problem_text, undone
-from planward.pddl.simulation import PlanChecker
-from planward.records import Label, Outcome, Record, Verdict
-from planward.tasks.base import AS_IS, Alias, Messages
+from planward.pddl.renaming import invert_names, rename_plan, rename_problem, rename_problem_text, sample_object_names
+from planward.pddl.simulation import PlanVerifier
 from planward.tasks.planning.completion import extract_plan
-from planward.tasks.planning.difficulty import difficulty_score
-from planward.tasks.planning.examples import drawn_shots
-from planward.tasks.planning.identity import identified
-from planward.tasks.planning.lines import Lines
-from planward.tasks.planning.prompt import compact_prompt, full_prompt
-from planward.tasks.planning.reward import verdict
-from planward.tasks.planning.sources import bring
+from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.difficulty import parse_difficulty
+from planward.tasks.planning.examples import sample_examples
+from planward.tasks.planning.identity import identify_problem
+from planward.tasks.planning.lines import LineValidator
+from planward.tasks.planning.prompt import render_compact_prompt, render_full_prompt
+from planward.tasks.planning.reward import build_verdict
+from planward.tasks.planning.sources import generate_domain_records, prepare_problems
 
-LONG = 200  # plans; VAL takes seconds for more, which deserve a progress bar
+MIN_PLANS_WITH_PROGRESS = 200  # VAL takes seconds for more, so a progress bar is shown
 
 
 class PlanningTask:
-    """Implements `planward.tasks.base.Task` for problems whose PDDL files lie under `root`."""
+    """Implements `planward.core.tasks.Task` for problems whose PDDL files are below `root`."""
 
     name = "planning"
     labels = tuple(map(str, Label))
 
-    def __init__(self, params: Params, root: Path) -> None:
+    def __init__(self, params: PlanningParams, root: Path) -> None:
         self.params, self.root = params, root
         self.domains = tuple(params.difficulty)
-        self.lines = Lines(self, params, root)
-        self.problem = lru_cache(maxsize=4096)(self._problem)
-        self.checker = lru_cache(maxsize=64)(lambda *files: PlanChecker(self.problem(*files)))
-        self.core_of = cache(lambda *files: identified(*(root / file for file in files)).core)
+        self.line_validator = LineValidator(self, params, root)
+        self.load_problem = lru_cache(maxsize=4096)(self._load_problem)
+        self.build_verifier = lru_cache(maxsize=64)(lambda *files: PlanVerifier(self.load_problem(*files)))
+        self.compute_core = cache(lambda *files: identify_problem(*(root / file for file in files)).core)
 
-    def bring(self, folder: Path) -> None:
-        bring(self.params, folder)
+    def prepare_problems(self, folder: Path) -> None:
+        prepare_problems(self.params, folder)
 
-    def admitted(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
-        return self.lines.admitted(line, domain)
+    def generation_units(self) -> list[str]:
+        """The domains to generate; each has its own random generator."""
+        problems = self.params.problems
+        return list(problems.generated) if problems.source == "generated" else []
 
-    def difficulty(self, problem: Record) -> float | None:
-        """Read from the file's name; None where the name does not match the domain's pattern."""
-        return difficulty_score(problem.meta.problem_file, self.params.difficulty[problem.domain])
+    def generate_unit(self, unit: str, folder: Path) -> Iterator[Record]:
+        return generate_domain_records(self.params, unit, folder)
 
-    def shots(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
-        return drawn_shots(problem, pool, count, seed)
+    def validate_line(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
+        return self.line_validator.validate_line(line, domain)
 
-    def alias(self, problem: Record, seed: str) -> Alias:
-        """Names exchanged as `pddl.renaming` allows; none for PDDL that only VAL reads."""
+    def score_difficulty(self, problem: Record) -> float | None:
+        """Parse the difficulty from the file's name; None where the name does not match the domain's pattern."""
+        return parse_difficulty(problem.meta.problem_file, self.params.difficulty[problem.domain])
+
+    def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
+        return sample_examples(problem, pool, count, seed)
+
+    def draw_renaming(self, problem: Record, seed: str) -> Renaming:
+        """Exchange names as `pddl.renaming` allows; empty for PDDL that only VAL supports."""
         try:
-            return random_names(self._parsed(problem), Random(f"{seed}:{problem.id}"))
-        except Unsupported:
-            return AS_IS
+            return sample_object_names(self._load(problem), Random(f"{seed}:{problem.id}"))
+        except UnsupportedError:
+            return NO_RENAMING
 
-    def core(self, problem: Record) -> str:
-        """The problem's digest without constraints; of its words for PDDL that only VAL reads."""
-        return str(self.core_of(problem.meta.domain_file, problem.meta.problem_file))
+    def core_digest(self, problem: Record) -> str:
+        """Digest of the problem without constraints; of its words for PDDL that only VAL supports."""
+        return str(self.compute_core(problem.meta.domain_file, problem.meta.problem_file))
 
-    def prompt(self, problem: Record, shots: Sequence[Record], alias: Alias = AS_IS) -> str | Messages:
+    def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:
         if self.params.prompt.style == "compact":
-            query = renamed_problem(self._parsed(problem), alias) if alias else self._parsed(problem)
-            return compact_prompt(query, [(self._parsed(s), self.answer(s)) for s in shots])
-        texts = [(self._text(s.meta.problem_file), self.answer(s)) for s in shots]
-        asked = renamed_problem_text(self._text(problem.meta.problem_file), alias)
-        return full_prompt(self._text(problem.meta.domain_file), asked, texts)
+            renamed = rename_problem(self._load(problem), renaming) if renaming else self._load(problem)
+            return render_compact_prompt(renamed, [(self._load(e), self.reference_completion(e)) for e in examples])
+        texts = [(self._read_text(e.meta.problem_file), self.reference_completion(e)) for e in examples]
+        text = rename_problem_text(self._read_text(problem.meta.problem_file), renaming)
+        return render_full_prompt(self._read_text(problem.meta.domain_file), text, texts)
 
-    def answer(self, problem: Record, alias: Alias = AS_IS) -> str:
-        """The reference plan, one action a line; raises ValueError where the record has none."""
+    def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:
+        """Return the reference plan, one action per line; raises ValueError where the record has none."""
         plan = extract_plan(problem.response or "")
         if not plan:
             raise ValueError(f"{problem.id or problem.meta.problem_file}: the record holds no reference plan")
-        return renamed_plan("\n".join(plan), alias)
+        return rename_plan("\n".join(plan), renaming)
 
-    def original(self, completion: str, alias: Alias) -> str:
-        return renamed_plan(completion, undone(alias)) if alias else completion
+    def undo_renaming(self, completion: str, renaming: Renaming) -> str:
+        return rename_plan(completion, invert_names(renaming)) if renaming else completion
 
-    def verify(self, problem: Record, completion: str, alias: Alias = AS_IS) -> Verdict:
-        completion = self.original(completion, alias)
+    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:
+        completion = self.undo_renaming(completion, renaming)
         plan = extract_plan(completion)
         if plan is None:
-            return _prose()
+            return _build_prose_verdict()
         try:
-            checker = self.checker(problem.meta.domain_file, problem.meta.problem_file)
-            return verdict(checker.check(plan), plan)
-        except Unsupported as reason:
+            verifier = self.build_verifier(problem.meta.domain_file, problem.meta.problem_file)
+            return build_verdict(verifier.verify(plan), plan)
+        except UnsupportedError as reason:
             warnings.warn(f"VAL judges {problem.domain}: {reason}", stacklevel=2)
             return self.judge([(problem, completion)])[0]
 
@@ -105,20 +114,19 @@ class PlanningTask:
             if plan is not None
         ]
         limits = self.params.val
-        caption = "VAL" if len(jobs) > LONG else None
+        caption = "VAL" if len(jobs) > MIN_PLANS_WITH_PROGRESS else None
         outcomes = iter(val.validate_many(jobs, limits.timeout, limits.workers, caption))
-        return [_prose() if plan is None else verdict(next(outcomes), plan) for plan in plans]
+        return [_build_prose_verdict() if plan is None else build_verdict(next(outcomes), plan) for plan in plans]
 
-    def _parsed(self, record: Record) -> Problem:
-        return self.problem(record.meta.domain_file, record.meta.problem_file)
+    def _load(self, record: Record) -> Problem:
+        return self.load_problem(record.meta.domain_file, record.meta.problem_file)
 
-    def _problem(self, domain_file: str, problem_file: str) -> Problem:
+    def _load_problem(self, domain_file: str, problem_file: str) -> Problem:
         return load_problem(self.root / problem_file, load_domain(self.root / domain_file))
 
-    def _text(self, file: str) -> str:
+    def _read_text(self, file: str) -> str:
         return (self.root / file).read_text(encoding="utf-8")
 
 
-def _prose() -> Verdict:
-    outcome = Outcome(Label.FORMAT, 0, detail="no plan in the completion")
-    return verdict(outcome, [])
+def _build_prose_verdict() -> Verdict:
+    return build_verdict(Outcome(Label.FORMAT, 0, detail="no plan in the completion"), [])

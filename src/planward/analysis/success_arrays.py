@@ -1,0 +1,65 @@
+"""Success of each run as arrays, in one order of seeds, numbers of worked examples and problems."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from planward.analysis.names import ALL, sort_rows
+
+PROBLEM_COLUMNS = ["id", "domain", "bucket", "constrained", "dialect"]  # the last where the track has dialects
+RUN = ["method", "dataset_size"]
+Successes = NDArray[np.bool_]  # of one method and N: [seeds, shot_nums, problems]
+Mask = NDArray[np.bool_]  # of problems
+
+
+@dataclass(frozen=True)
+class SuccessArrays:
+    """What the methods solved of the same problems with the same numbers of worked examples."""
+
+    problems: pd.DataFrame  # the columns `PROBLEM_COLUMNS`, in the order of the arrays
+    shot_nums: list[int]
+    arrays: dict[tuple[str, int], Successes]  # by method and N, in the order of every table
+
+    @classmethod
+    def from_outcomes(cls, outcomes: pd.DataFrame) -> SuccessArrays:
+        """Build the arrays from a frame with one row a prediction.
+
+        Args:
+            outcomes: the columns `PROBLEM_COLUMNS`, method, dataset_size, seed, shot_num, success; every seed of every
+                method has each pair of problem and shot_num once.
+        """
+        columns = [column for column in PROBLEM_COLUMNS if column in outcomes]
+        rows = outcomes.sort_values(["seed", "shot_num", "id"], kind="stable")
+        problems = rows.drop_duplicates("id").sort_values("id", kind="stable")[columns].reset_index(drop=True)
+        shot_nums = sorted(int(n) for n in rows["shot_num"].unique())
+        values = {(str(m), int(n)): group["success"].to_numpy(bool) for (m, n), group in rows.groupby(RUN)}
+        shape = (-1, len(shot_nums), len(problems))
+        order = sort_rows(rows[RUN].drop_duplicates(), RUN).itertuples(index=False)
+        return cls(problems, shot_nums, {(str(m), int(n)): values[str(m), int(n)].reshape(shape) for m, n in order})
+
+    def select(self, run: tuple[str, int], shot_num: Hashable, mask: Mask) -> Successes:
+        """Success of a run on the problems of a mask with `shot_num` examples, or with all numbers of them (`ALL`)."""
+        chosen = slice(None) if shot_num == ALL else [self.shot_nums.index(int(str(shot_num)))]
+        return self.arrays[run][:, chosen][:, :, mask]
+
+    @property
+    def all_problems(self) -> Mask:
+        """The mask of all problems."""
+        return np.ones(len(self.problems), dtype=bool)
+
+    def build_mask(self, **values: Hashable) -> Mask:
+        """Select the problems with these values of columns of `problems`; the value `all` matches any."""
+        mask = self.all_problems
+        for column, value in values.items():
+            if value != ALL:
+                mask &= (self.problems[column] == value).to_numpy()
+        return mask
+
+    def list_strata(self, mask: Mask) -> list[str]:
+        """The domain of each problem of a mask; resampling keeps the number of problems of each."""
+        return list(self.problems["domain"][mask])

@@ -1,0 +1,86 @@
+"""How a command runs: errors in plain words, threads, and the timing of stages."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from planward.core import paths
+from planward.core.files import write_json
+from planward.core.registry import load_params
+from planward.core.runs import Run
+from planward.core.verdicts import VerifierError
+from planward.params import METHODS, ParamsError
+from planward.pddl.expressions import PddlError
+from planward.pddl.search import SearchLimitError
+
+EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, VerifierError, ValueError, OSError)
+
+
+def run_stage(
+    stage: str,
+    function: Callable[[Any], None],
+    task: str = "planning",
+    *,
+    track: str | None = None,
+    run: Run | None = None,
+) -> None:
+    """Run a stage with the parameters of its task, and write its wall time, processor time and memory.
+
+    Args:
+        stage: its name in the pipeline, `grpo@400-3407`.
+        track: whose results/TRACK/timing the measurement goes to; by default the task's.
+        run: the run that the stage belongs to.
+    """
+    limit_threads()
+    with report_errors():
+        start = time.perf_counter()
+        function(load_params(task))
+        if os.environ.get("RANK", "0") == "0":  # of several processes, the first
+            own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+            measured: dict[str, Any] = {
+                "stage": stage,
+                "task": track or task,
+                "wall_s": round(time.perf_counter() - start, 2),
+                "cpu_s": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 2),
+                "peak_rss_mb": round(own.ru_maxrss / 1024),
+            }
+            if run is not None:
+                measured["run"] = run.as_dict(track or task)
+            write_json(paths.results(track or task).timing / f"{stage}.json", measured)
+
+
+def format_stage(command: str, run: Run) -> str:
+    """The pipeline's name of the stage that runs a command for a run: `grpo@400-3407`, `evaluate-base`."""
+    if run.method == "base":
+        return f"{command}-base"
+    suffix = "" if run.method in METHODS else "-ablation"
+    key = run.name if command == "evaluate" or suffix else f"{run.size}-{run.seed}"
+    return f"{command}{suffix}@{key}"
+
+
+def limit_threads() -> None:
+    """Give torch as many threads as the stage got from its scheduler; by default one."""
+    os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("PLANWARD_THREADS", "1"))
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Print faults of input, configuration and machine in plain words, with exit status 2."""
+    try:
+        yield
+    except EXPECTED_ERRORS as error:
+        if os.environ.get("PLANWARD_TRACEBACK"):
+            raise
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        console.print(str(error), markup=False, highlight=False)
+        console.print("(PLANWARD_TRACEBACK=1 shows the traceback)", style="dim")
+        raise typer.Exit(2) from None

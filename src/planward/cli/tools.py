@@ -1,0 +1,216 @@
+"""Commands for people: verdicts, comparisons, checks, parameters."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from planward.cli.execution import limit_threads, report_errors
+from planward.cli.options import check_choice
+from planward.core import paths
+from planward.core.files import open_atomic
+from planward.core.recipes import apply_recipe, check_params
+from planward.core.registry import load_params, task_names
+from planward.params import ParamsError
+
+SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (validate, diff, power, doctor, params, merge):
+        app.command()(command)
+
+
+def merge(
+    model: Annotated[Path, typer.Argument(help="A folder that holds a LoRA adapter and names its base.")],
+    out: Annotated[Path, typer.Argument(help="Where the full weights go.")],
+) -> None:
+    """Write a LoRA adapter and its base as one model."""
+    from planward.inference import models
+
+    with report_errors():
+        if not (model / "adapter_config.json").exists():
+            raise ParamsError(f"{model}: holds no adapter_config.json, so it is no adapter's folder")
+        settings = load_params().model.model_copy(update={"backend": "transformers", "load_in_4bit": False})
+        models.save_model(*models.load_model(settings, str(model), max_tokens=0, seed=0), out)
+        print(f"{out}: full weights")
+
+
+def validate(
+    domain: Annotated[Path, typer.Argument(help="The domain's PDDL file.")],
+    problem: Annotated[Path, typer.Argument(help="The problem's PDDL file.")],
+    plan: Annotated[Path, typer.Argument(help="A plan, or a model's whole answer; - for standard input.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds VAL may take.")] = 10.0,
+) -> None:
+    """Judge a plan with VAL. Exit status: 0 it works, 1 it fails, 2 the input cannot be used."""
+    from planward.tasks.planning.judgement import judge_text
+
+    with report_errors():
+        text = (sys.stdin.buffer.read() if str(plan) == "-" else plan.read_bytes()).decode("utf-8", "replace")
+        verdict = judge_text(domain, problem, text, timeout)
+    outcome = verdict.outcome
+    rows: dict[str, object] = {"label": verdict.label, "reward": verdict.reward}
+    if outcome is not None:
+        rows |= {
+            "plan_size": outcome.plan_size,
+            "failing_step": outcome.failing_step,
+            "goals_satisfied": outcome.goals_satisfied,
+            "goals_total": outcome.goals_total,
+            "detail": outcome.detail,
+        }
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for name, value in rows.items():
+            print(f"{name.replace('_', ' ')}: {'-' if value in (None, '') else value}")
+    raise typer.Exit(0 if verdict.success else 1)
+
+
+def diff(
+    revisions: Annotated[
+        list[str],
+        typer.Argument(help="Commits, branches, tags, DVC experiments, or workspace."),
+    ],
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task",
+            callback=lambda name: check_choice(name, SUBJECTS),
+            metavar=f"[{'|'.join(SUBJECTS)}]",
+            help="What to compare: a task, or the selectors of worked examples.",
+        ),
+    ] = "planning",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this method (base, sft, grpo, a variant, a selector); may be repeated."),
+    ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help="Only this N, and methods without one; may be repeated.")
+    ] = None,
+    shots: Annotated[
+        list[int] | None, typer.Option(help="Only this number of worked examples; may be repeated.")
+    ] = None,
+    flips: Annotated[
+        int, typer.Option(min=0, help="Per cell, print this many problems that flipped each way, with both plans.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML page to this file as well.")] = None,
+) -> None:
+    """Compare two experiments on the same problems, or rank three and more.
+
+    Differences are the second minus the first. Predictions, parameters and costs come from Git and DVC's cache; the
+    workspace is not touched. Narrow the comparison before you look: Holm's correction is over what is compared.
+    """
+    from planward.comparison.comparison import compare
+    from planward.comparison.document import build_document
+    from planward.comparison.experiment import load_subject, read_experiments, read_uncertainty
+    from planward.comparison.ranking import rank_experiments
+
+    limit_threads()
+    with report_errors():
+        subject = load_subject(task)
+        experiments = read_experiments(revisions, subject, method or (), size or ())
+        uncertainty, shot_nums = read_uncertainty(each.revision for each in experiments), shots or ()
+        compared = (
+            compare(experiments[0], experiments[1], subject, uncertainty, shot_nums)
+            if len(experiments) == 2
+            else rank_experiments(experiments, subject, uncertainty, shot_nums)
+        )
+        if as_json:
+            print(json.dumps(build_document(compared)))
+        else:
+            from planward.comparison.terminal import print_compared
+
+            print_compared(compared, Console(), flips)
+        if html is not None:
+            from planward.comparison.page import render_page
+
+            with open_atomic(html) as out:
+                out.write(render_page(compared))
+            Console(stderr=True, soft_wrap=True).print(f"{html}: the same as a page", markup=False, highlight=False)
+
+
+def power(
+    difference: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=100, help="A true difference, in points of a hundred; without, 1, 2, 3, 5 and 10."),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(min=0.5, max=0.9999, help="Of the test; without, compare.confidence in params.yaml.")
+    ] = None,
+    power: Annotated[float, typer.Option(min=0.5, max=0.9999, help="With which the difference is to be found.")] = 0.8,
+    comparisons: Annotated[
+        int, typer.Option(min=1, help="Made in one table: alpha is divided by it, as in Holm's first step.")
+    ] = 1,
+    a: Annotated[str, typer.Option("--a", help="One method, as in results/predictions.")] = "sft",
+    b: Annotated[str, typer.Option("--b", help="The other one.")] = "grpo",
+    discordance: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=1, help="Share of problems that just one of the two solves; reads no results."),
+    ] = None,
+    problems: Annotated[
+        int | None, typer.Option(min=1, help="With --discordance: what so many test problems can find.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; differences are shares.")] = False,
+) -> None:
+    """Say how many test problems and seeds it takes to find a true difference between two methods."""
+    from planward.analysis import sample_size
+    from planward.analysis.outcomes import read_outcomes
+    from planward.analysis.success_arrays import SuccessArrays
+
+    if problems is not None and discordance is None:
+        raise typer.BadParameter("the results say how many problems there are", param_hint="--problems")
+    asked = sample_size.DIFFERENCES if difference is None else (difference / 100,)
+    with report_errors():
+        settings = load_params()
+        confidence = settings.compare.confidence if confidence is None else confidence
+        alpha = (1 - confidence) / comparisons
+        if discordance is None:
+            answers = SuccessArrays.from_outcomes(read_outcomes(paths.results().predictions, settings))
+            known = sample_size.estimate_evidence(answers, a, b, confidence)
+            answer = sample_size.analyse_evidence(known, asked, alpha, power)
+        else:
+            answer = sample_size.analyse_discordance(discordance, problems, asked, alpha, power)
+    if as_json:
+        print(json.dumps(answer.as_dict()))
+        return
+    console = Console()
+    for part in sample_size.render_analysis(answer):
+        console.print(part, highlight=False)
+
+
+def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Ask DVC as well which stages are out of date.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Check this machine and this folder, and say what to do. Exit status: 1 where something stops a run."""
+    from planward import doctor
+
+    findings = list(doctor.iter_findings(deep))
+    if as_json:
+        print(doctor.format_json(findings))
+    else:
+        Console().print(doctor.build_table(findings))
+    raise typer.Exit(doctor.compute_exit_status(findings))
+
+
+def params(
+    recipes: Annotated[
+        list[Path] | None, typer.Argument(help="Recipes to lay over the parameter files, in order.")
+    ] = None,
+) -> None:
+    """Check params.yaml and workflow/*/params.yaml; with recipes, write their values into these, comments kept."""
+    with report_errors():
+        for recipe in recipes or []:
+            for file in apply_recipe(recipe):
+                print(f"{file}: updated from {recipe}")
+        for track in paths.list_tracks():
+            check_params(track)
+            print(f"{paths.params_file(track)}: valid")

@@ -1,1 +1,0 @@
-"""Work on other machines: Ray, and verl on it."""

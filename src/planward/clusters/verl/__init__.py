@@ -1,1 +1,0 @@
-"""GRPO through verl on a Ray cluster: the run as a folder of files, the job, and the rewards."""

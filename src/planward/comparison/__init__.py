@@ -1,0 +1,1 @@
+"""`planward diff`: compare what Git revisions and DVC experiments hold."""

@@ -1,1 +1,0 @@
-"""Choosing worked examples for a frozen model's prompts: beams, pointer selector, its training."""

@@ -1,1 +1,0 @@
-"""Experiments compared: what Git revisions and DVC experiments hold, and how their models differ."""

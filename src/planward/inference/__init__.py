@@ -1,0 +1,1 @@
+"""Loading language models, decoding and scoring with shared prompt prefixes."""

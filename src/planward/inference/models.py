@@ -1,0 +1,173 @@
+"""Loading and saving of language models and their tokenizers.
+
+Transformers and Unsloth are imported inside the functions: Unsloth patches TRL, so it has to come first, and
+`choose_backend` must be called before TRL is imported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from planward.params import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+
+Backend = Literal["transformers", "unsloth"]
+
+
+class BackendError(ValueError):
+    """The backend that params.yaml asks for cannot run here; the message says what is missing."""
+
+
+def choose_backend(model: ModelConfig) -> Backend:
+    """Return the backend to use; import Unsloth if it is the one.
+
+    Raises:
+        BackendError: `unsloth` without CUDA or without the package, or 4-bit weights without Unsloth or LoRA.
+    """
+    backend = model.backend
+    if backend == "auto":
+        backend = "unsloth" if _has_cuda() and find_spec("unsloth") is not None else "transformers"
+    if backend == "transformers":
+        if model.load_in_4bit:
+            raise BackendError("model.load_in_4bit needs the backend unsloth (CUDA and the extra `gpu`)")
+        return "transformers"
+    if find_spec("unsloth") is None:
+        raise BackendError("model.backend is unsloth, which is not installed; fix: install the extra `gpu`")
+    if not _has_cuda():
+        raise BackendError("model.backend is unsloth, which needs CUDA and the extra `gpu`; no CUDA device found")
+    if model.load_in_4bit and model.lora is None:
+        raise BackendError("model.load_in_4bit needs model.lora: 4-bit weights themselves cannot be trained")
+    import unsloth  # noqa: F401  patches TRL
+
+    return "unsloth"
+
+
+def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
+    """Load the weights and tokenizer at `path` (a folder of safetensors, or the name of a model on a hub).
+
+    Returns the network and its tokenizer. On a CPU the weights are float32. Under Unsloth the network already has its
+    LoRA adapter; under Transformers the trainer adds it (`build_lora_config`).
+
+    Args:
+        max_tokens: of prompt and completion together; Unsloth allocates for it.
+        seed: of the adapter's initial weights, under Unsloth.
+    """
+    if choose_backend(model) == "unsloth":
+        return _load_unsloth(model, path, max_tokens, seed)
+    import torch
+    from transformers import AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # of reading and writing weights; training has its own
+    half = _has_cuda() and model.lora is not None  # full training keeps float32 weights under autocast
+    network = load_weights(path, torch.bfloat16 if half else torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    _align_special_tokens(network, tokenizer)
+    return network, tokenizer
+
+
+def load_weights(path: str, dtype: torch.dtype) -> Any:
+    """Load the network at `path`; a LoRA adapter is merged into the weights that it names as its base.
+
+    If the adapter's tokenizer has more words than its base, the adapter provides their embeddings.
+    """
+    import torch
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (Path(path) / "adapter_config.json").exists():
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, trust_remote_code=False)
+    base = PeftConfig.from_pretrained(path).base_model_name_or_path
+    network, num_words = load_weights(base, dtype), len(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
+    with torch.random.fork_rng():  # leaves the random state as loading merged weights does
+        if num_words > network.get_input_embeddings().num_embeddings:
+            network.resize_token_embeddings(num_words, mean_resizing=False)
+        network = PeftModel.from_pretrained(network, path).merge_and_unload()
+    network.name_or_path = path  # an adapter trained on these weights names them as its base
+    return network
+
+
+def build_lora_config(model: ModelConfig, network: Any) -> Any:
+    """Return the PEFT configuration for the trainer; None without LoRA or if `network` already has its adapter."""
+    if model.lora is None or hasattr(network, "peft_config"):
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=model.lora.r,
+        lora_alpha=model.lora.alpha,
+        lora_dropout=model.lora.dropout,
+        target_modules=model.lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+
+
+def save_model(network: Any, tokenizer: Any, folder: Path, *, adapter: bool = False) -> None:
+    """Write the weights and the tokenizer to `folder`, replacing it, for `load_model` to read.
+
+    Args:
+        adapter: write only the LoRA adapter, which names its base; otherwise it is merged and full weights are written.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    if hasattr(network, "save_pretrained_merged") and not adapter:  # Unsloth: 4-bit weights go back to 16 bits
+        network.save_pretrained_merged(str(folder), tokenizer, save_method="merged_16bit")
+        return
+    if hasattr(network, "merge_and_unload") and not adapter:
+        network = network.merge_and_unload()
+    network.config.use_cache = True  # trainers switch it off
+    # An adapter with trained embeddings of new words stores these only, not a copy of all others.
+    network.save_pretrained(folder, **({"save_embedding_layers": False} if adapter else {}))
+    if adapter:
+        network.config.save_pretrained(folder)  # for libraries that look for it beside an adapter
+    tokenizer.save_pretrained(folder)
+
+
+def _load_unsloth(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
+    from unsloth import FastLanguageModel
+
+    network, tokenizer = FastLanguageModel.from_pretrained(
+        model_name=path,
+        max_seq_length=max_tokens,
+        load_in_4bit=model.load_in_4bit,
+        full_finetuning=model.lora is None,
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
+    if model.lora is not None:
+        network = FastLanguageModel.get_peft_model(
+            network,
+            r=model.lora.r,
+            lora_alpha=model.lora.alpha,
+            lora_dropout=model.lora.dropout,
+            target_modules=model.lora.target_modules,
+            use_gradient_checkpointing="unsloth" if model.gradient_checkpointing else False,
+            random_state=seed,
+        )
+    _align_special_tokens(network, tokenizer)
+    return network, tokenizer
+
+
+def _align_special_tokens(network: Any, tokenizer: Any) -> None:
+    """Set left padding, and the same end and padding tokens everywhere: generation stops where training ends."""
+    if tokenizer.eos_token is None:
+        raise ValueError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    for config in (network.config, network.generation_config):
+        config.pad_token_id = tokenizer.pad_token_id
+        config.eos_token_id = tokenizer.eos_token_id
+    network.generation_config._from_model_config = False  # otherwise generation rebuilds it from the model config
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

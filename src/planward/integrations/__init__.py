@@ -1,0 +1,1 @@
+"""Optional backends for other systems: Ray (verification and problem generation) and verl (training)."""

@@ -1,0 +1,1 @@
+"""Verify completions and generate problems on a Ray cluster."""

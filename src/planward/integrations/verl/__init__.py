@@ -1,0 +1,1 @@
+"""Train GRPO runs with verl on a Ray cluster: export, launch, rewards."""

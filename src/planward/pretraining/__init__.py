@@ -1,0 +1,1 @@
+"""Training of the shipped base model and of its adapters."""

@@ -1,0 +1,69 @@
+"""Parameters of the shipped models: models/base/params.yaml and models/TASK/params.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from planward.params import AdapterConfig, Range, Section, read_yaml, validate_section
+
+
+class BaseModelConfig(Section):
+    """models/base/params.yaml, section `base`."""
+
+    seed: int = Field(ge=0)
+    base_share: float = Field(gt=0, le=1)
+    steps: int = Field(gt=0)
+    batch_tokens: int = Field(gt=0)
+    short_sequence: int = Field(gt=0)
+    long_sequence: int = Field(gt=0)
+    reuse: float = Field(ge=1)
+    constrained_share: float = Field(ge=0, le=1)
+    careless_share: float = Field(ge=0, le=1)
+    dialect_share: float = Field(ge=0, le=1)
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    adam_beta2: float = Field(gt=0, lt=1)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    initializer_range: float = Field(gt=0)
+    save_steps: int = Field(gt=0)
+    validation: int = Field(gt=0)
+    vocabulary: dict[str, dict[str, int]]
+    problems: dict[str, dict[str, Range]]
+
+
+class AdapterTrainingConfig(Section):
+    """models/TASK/params.yaml, section `adapter`, without the keys of the task itself."""
+
+    base: str
+    seed: int = Field(ge=0)
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    examples: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    lora: AdapterConfig
+    save_steps: int = Field(gt=0)
+    validation: int = Field(gt=0)
+
+
+def load_base_config(path: Path) -> BaseModelConfig:
+    """Read models/base/params.yaml; raises ParamsError as `validate_section` does."""
+    return validate_section(BaseModelConfig, (read_yaml(path) or {}).get("base"), f"{path}, section base")
+
+
+def load_adapter_config(path: Path) -> tuple[AdapterTrainingConfig, dict[str, Any]]:
+    """Read models/TASK/params.yaml; returns the remaining keys as well, which the task validates.
+
+    Raises:
+        ParamsError: as `validate_section`.
+    """
+    raw = (read_yaml(path) or {}).get("adapter") or {}
+    shared = {key: value for key, value in raw.items() if key in AdapterTrainingConfig.model_fields}
+    config = validate_section(AdapterTrainingConfig, shared, f"{path}, section adapter")
+    return config, {key: value for key, value in raw.items() if key not in shared}

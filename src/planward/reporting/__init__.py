@@ -1,1 +1,0 @@
-"""Reporting: statistics, tables, figures and the page, all computed from stored predictions."""

@@ -1,0 +1,152 @@
+"""Beam search for the sequences of worked examples that make a query's reference plan most likely.
+
+All queries advance in lockstep, one example per step, so that the model scores thousands of sequences at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+from tqdm import tqdm
+
+from planward.core.records import Record
+from planward.core.tasks import Task
+from planward.inference.continuation import Precision
+from planward.params import PromptConfig
+from planward.selectors.beams import Beam, QueryBeams
+from planward.selectors.config import SelectorsConfig
+from planward.selectors.info_scores import InfoScorer
+from planward.selectors.prompts import PromptParts
+
+Indices = tuple[int, ...]  # of a sequence's examples in the query's pool, in the prompt's order
+ScoredIndices = tuple[Indices, float]
+ScoreFunction = Callable[[Sequence[tuple[int, Indices]]], Sequence[float]]  # of (query, sequence) pairs; -inf: too long
+
+
+def search_sequences(
+    pool_sizes: Sequence[int], score: ScoreFunction, beams: int, shot_num: int, shortlist: int | None
+) -> tuple[list[list[ScoredIndices]], list[list[float]]]:
+    """Search up to `beams` sequences of `shot_num` examples per query.
+
+    Each step prepends one more example to the sequences kept so far, farther from the query, and keeps the `beams`
+    best. The first step tries the whole pool; later ones try, for each sequence, the `shortlist` examples (None: all)
+    that it does not hold yet and that scored best by themselves. Ties are broken by the order of trial: by the rank of
+    the sequence, then of the example, then by the index in the pool.
+
+    Sequences that are too long are never kept. Where no sequence can be extended they stay as short as they are; where
+    no example fits there is none.
+
+    Returns:
+        The sequences of each query with their scores, best first; and the score of each candidate by itself.
+    """
+    beam: list[list[ScoredIndices]] = [[((), 0.0)] for _ in pool_sizes]
+    ranked, pool_scores = [list(range(size)) for size in pool_sizes], [[-inf] * size for size in pool_sizes]
+    for step in range(shot_num):
+        limit = shortlist if step else None
+        trials = [
+            (query, (example, *indices))
+            for query, kept in enumerate(beam)
+            for indices, _ in kept
+            if len(indices) == step
+            for example in [example for example in ranked[query] if example not in indices][:limit]
+        ]
+        extended: list[list[ScoredIndices]] = [[] for _ in pool_sizes]
+        for (query, indices), value in zip(trials, score(trials), strict=True):
+            if value > -inf:
+                extended[query].append((indices, value))
+        for query, sequences in enumerate(extended):
+            sequences.sort(key=lambda scored: -scored[1])
+            if step == 0:
+                ranked[query] = [indices[0] for indices, _ in sequences]
+                for (example,), value in sequences:
+                    pool_scores[query][example] = value
+            if sequences:
+                beam[query] = sequences[:beams]
+    return [[scored for scored in kept if scored[0]] for kept in beam], pool_scores
+
+
+def count_sequences(pool_size: int, beams: int, shot_num: int, shortlist: int | None) -> int:
+    """Count the sequences that `search_sequences` scores for a query, if none is too long."""
+    total, kept = 0, 1
+    for step in range(shot_num):
+        remaining = pool_size - step
+        scored = kept * (min(shortlist, remaining) if step and shortlist else remaining)
+        total, kept = total + scored, min(beams, scored)
+    return total
+
+
+def search_beams(
+    task: Task,
+    model: object,
+    tokenizer: object,
+    queries: Sequence[Record],
+    pools: Mapping[str, Sequence[Record]],
+    config: SelectorsConfig,
+    prompt: PromptConfig,
+    *,
+    precision: Precision = "float32",
+    tally: Counter[str] | None = None,
+) -> list[QueryBeams]:
+    """Search the beams of every query in its pool, with a frozen model; verdicts are left unknown.
+
+    Args:
+        pools: the candidates of each query, by its id.
+        precision: of the search's matrix products. bfloat16 changes a score by some hundredths of a nat, so it finds
+            other sequences where several are about equally good; the scores of those it returns are float32's.
+        tally: counts the `sequences` scored and those `too_long` for `prompt.max_tokens`.
+
+    Raises:
+        PromptTooLong: a query does not fit into `prompt.max_tokens` even without an example.
+        ValueError: a pool holds fewer than `shot_num` candidates, or none that fits.
+    """
+    for query in queries:
+        if len(pools[query.id]) < config.shot_num:
+            raise ValueError(
+                f"query {query.id}: {len(pools[query.id])} candidates for {config.shot_num} examples; "
+                "fix: add training problems or lower shot_num in workflow/selectors/params.yaml"
+            )
+
+    def build_scorer(precision: Precision) -> InfoScorer:
+        limits = {"max_tokens": prompt.max_tokens, "batch_tokens": config.batch_tokens}
+        return InfoScorer(task, model, tokenizer, **limits, precision=precision)
+
+    def select_records(sequences: Sequence[tuple[int, Indices]]) -> list[PromptParts]:
+        return [(queries[query], [pools[queries[query].id][i] for i in indices]) for query, indices in sequences]
+
+    sizes = [len(pools[query.id]) for query in queries]
+    limits = config.beams, config.shot_num, config.shortlist
+    scorer = build_scorer(precision)
+    with tqdm(total=sum(count_sequences(size, *limits) for size in sizes), desc="searching", unit="sequence") as bar:
+
+        def score(sequences: Sequence[tuple[int, Indices]]) -> list[float]:
+            values = scorer(select_records(sequences), bar.update)
+            if tally is not None:
+                tally.update(sequences=len(values), too_long=values.count(-inf))
+            return values
+
+        beams, pool_scores = search_sequences(sizes, score, *limits)
+    if precision != "float32":
+        sequences = [(query, indices) for query, kept in enumerate(beams) for indices, _ in kept]
+        exact = iter(build_scorer("float32")(select_records(sequences)))
+        beams = [
+            sorted(((indices, next(exact)) for indices, _ in kept), key=lambda scored: -scored[1]) for kept in beams
+        ]
+    return [
+        _build_query_beams(query, pools[query.id], kept, scores)
+        for query, kept, scores in zip(queries, beams, pool_scores, strict=True)
+    ]
+
+
+def _build_query_beams(
+    query: Record, pool: Sequence[Record], kept: Sequence[ScoredIndices], pool_scores: Sequence[float]
+) -> QueryBeams:
+    if not kept:
+        raise ValueError(
+            f"query {query.id}: no candidate fits into its prompt; "
+            "fix: raise prompt.max_tokens or provide smaller problems"
+        )
+    beams = tuple(Beam(tuple(pool[i].id for i in indices), value) for indices, value in kept)
+    scores = tuple(None if value == -inf else value for value in pool_scores)
+    return QueryBeams(query.id, tuple(record.id for record in pool), beams, scores)

@@ -1,0 +1,52 @@
+"""Validation of a selector in training: the language model's success with its examples, on held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from planward.core.records import Record
+from planward.core.tasks import Task
+from planward.evaluation.scoring import build_evaluation_prompts, complete_and_judge
+from planward.params import Params
+from planward.selectors.pointer import Pointer
+from planward.selectors.selection import order_for_prompt, select_by_pointer
+
+
+class SelectorValidation:
+    """Computes the mean success over all queries and 1 to `shot_num` examples that a pointer chooses.
+
+    Verdicts are the in-process verifier's. They are cached by query and examples.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: Any,
+        tokenizer: Any,
+        problems: Sequence[Record],
+        pools: Mapping[str, Sequence[Record]],
+        embeddings: Mapping[str, torch.Tensor],
+        params: Params,
+        shot_num: int,
+    ) -> None:
+        self.task, self.model, self.tokenizer, self.params = task, model, tokenizer, params
+        self.problems, self.pools, self.embeddings, self.shot_num = problems, pools, embeddings, shot_num
+        self._verdicts = dict[tuple[str, tuple[str, ...]], bool]()
+
+    def __call__(self, pointer: Pointer) -> float:
+        choices = select_by_pointer(pointer, self.problems, self.pools, self.embeddings, self.shot_num)
+        counts = range(1, self.shot_num + 1)
+        prompts = build_evaluation_prompts(
+            self.task, self.tokenizer, self.problems, order_for_prompt(choices), counts, self.params
+        )
+        keys = [(prompt.problem.id, tuple(example.id for example in prompt.examples)) for prompt in prompts]
+        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self._verdicts}
+        judged = complete_and_judge(
+            self.task, self.model, self.tokenizer, list(new.values()), self.params, in_process=True, progress=False
+        )
+        self._verdicts |= {key: item.verdict.success for key, item in zip(new, judged, strict=True)}
+        return fmean(self._verdicts[key] for key in keys)

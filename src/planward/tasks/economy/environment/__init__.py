@@ -1,0 +1,1 @@
+"""The household environment: simulator, utility, prompts, and the parsing of decisions."""

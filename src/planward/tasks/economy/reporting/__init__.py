@@ -1,0 +1,1 @@
+"""Analysis of the economy's decisions and its section of the report."""

@@ -1,0 +1,299 @@
+"""Parameter files: mistakes are named by file and key; recipes change values and keep comments."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from planward.core import paths
+from planward.core.recipes import apply_recipe, check_params
+from planward.core.registry import load_params, parse_params
+from planward.core.runs import BASE, Run, is_requested
+from planward.integrations.verl.config import load_cluster_config
+from planward.params import ParamsError
+from planward.selectors.config import load_selectors_config
+from support import ROOT
+
+RECIPES = sorted((ROOT / "workflow/recipes").glob("*.yaml"))
+ABLATIONS = "  run: [uniform]"  # in the shipped params.yaml
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with the shipped parameter files of all tracks."""
+    for track in paths.list_tracks(ROOT):
+        file = paths.params_file(track)
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    return tmp_path
+
+
+def replace_text(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def read_files(root: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in root.rglob("params.yaml")}
+
+
+def list_comments(text: str) -> list[str]:
+    return [line.partition("#")[2].strip() for line in text.splitlines() if "#" in line]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seed: 3407", "sede: 3407", "sede: unknown key"),
+        ("seed: 3407", "sede: 3407", "seed: missing"),
+        ("seed: 3407", "seed: 3407\ntask: planning", "task: unknown key"),
+        ("  beta: 0.0", "  betta: 0.0", "grpo.betta: unknown key"),
+        ("  steps: 100", "  steps: many", "grpo.steps: Input should be a valid integer"),
+        ("  steps: 100", "  steps: 0", "grpo.steps: Input should be greater than 0"),
+        ("  source: generated", "  source: internet", "problems.source: Input should be 'generated', 'jsonl'"),
+        ("[100, 200, 400]", "[100, 400, 200]", "dataset_sizes: .*rising"),
+        ("[100, 200, 400]", "[100, 100]", "dataset_sizes: .*rising"),
+        ("[100, 200, 400]", "[0, 100]", "dataset_sizes: .*rising"),
+        ("[100, 200, 400]", "[]", "dataset_sizes: "),
+        ("tracks: [selectors, economy]", "tracks: [economy, economy]", "tracks: .*different names of folders"),
+        ("tracks: [selectors, economy]", "tracks: [../x]", "tracks: .*different names of folders"),
+        ("easy: 0.70, medium", "easy: 0.75, medium", r"curriculum\.0: .*until 0.3 do not sum to 1"),
+        ("{until: 0.7", "{until: 0.2", "curriculum: .*must rise from phase to phase and end at 1.0"),
+        ("{until: 1.0", "{until: 0.9", "curriculum: .*end at 1.0"),
+        ("  test: 0.3", "  test: 0.95", "split: .*leave nothing to train on"),
+        ("blocks: [3, 6]", "blocks: [6, 3]", r"problems\.generated: .*blocksworld.blocks must be"),
+        ("blocks: [3, 6]", "blocks: 4", r"problems\.generated: .*blocksworld.blocks must be"),
+        ("{count: 240, blocks", "{blocks", r"problems\.generated: .*blocksworld.count must be"),
+        ("weights: {n: 5}", "weights: {blocks: 5}", r"difficulty\.blocksworld: .*no group \(\?P<blocks>"),
+        (r"bw_ops\d+", r"(bw_ops\d+", r"difficulty\.blocksworld: .*not a regular expression"),
+        ("  ferry:\n    pattern", "  fery:\n    pattern", r"no entry under `difficulty` for ferry"),
+        ("  shots: [0, 1, 2, 3, 4]", "  shots: [0, -1]", r"evaluate\.shots"),
+        ("  shots: [0, 4]", "  shots: [4, 0]", r"sft\.shots: "),
+        ("seeds: [3407]", "seeds: [1, 1]", "seeds: .*different numbers, none negative"),
+        ("seeds: [3407]", "seeds: [-1]", "seeds: .*different numbers, none negative"),
+        ("seeds: [3407]", "seeds: []", "seeds: "),
+        (ABLATIONS, "  run: [unknown]", "ablations: .*run: no entry under `variants` for unknown"),
+        (ABLATIONS, "  run: [uniform, uniform]", "ablations: .*run: names a variant twice"),
+        ("reward: dense}}", "rewards: dense}}", r"ablations\.variants\.dense\.grpo\.rewards: unknown key"),
+        ("reward: dense}}", "reward: rare}}", r"ablations\.variants\.dense\.grpo\.reward: Input should be 'dense'"),
+        ("dense: {grpo:", "dense: {sft:", r"variants\.dense: may change curriculum, .* \(got sft\)"),
+        ("    dense:", "    sft:", r"variants\.sft: a name is small letters"),
+        ("    dense:", "    not-so-dense:", r"variants\.not-so-dense: a name is small letters"),
+        ("seed: 3407", "seed: [3407", "not YAML"),
+        ("seed: 3407", "seed: 1\nseed: 2", "duplicate key .*seed"),
+    ],
+)
+def test_mistakes_name_file_and_key(root: Path, old: str, new: str, message: str) -> None:
+    file = root / "params.yaml"
+    replace_text(file, old, new)
+    with pytest.raises(ParamsError, match=rf"(?s){message}") as caught:
+        load_params(root=root)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("track", "old", "new", "message"),
+    [
+        ("selectors", "shot_num: 4", "shot_num: 65", r"pool \(64\) holds fewer examples than shot_num \(65\)"),
+        ("selectors", "embeddings: model", "embeddings: file", "embeddings_file: "),
+        ("selectors", "hidden: 256, layers", "hidden: 255, layers", r"pointer: .*hidden \(255\) must be a multiple"),
+        ("selectors", "temperature: [2.0, 0.5]", "temperature: [0.5, 2.0]", r"rce\.temperature"),
+        ("selectors", "kl_target: [0.01, 0.1]", "kl_target: [0.1, 0.01]", r"grpo\.kl_target"),
+        (
+            "cluster",
+            "tensor_parallel: 1",
+            "tensor_parallel: 3",
+            "tensor_parallel .3. must divide nodes x gpus.* = 8",
+        ),
+        ("cluster", "checkpoints: /var", "checkpoints: var", "checkpoints: .*must be an absolute path"),
+        ("cluster", "nodes: 1", "knots: 1", "knots: unknown key"),
+        ("economy", "  steps: 100", "  stepz: 100", r"grpo\.stepz: unknown key"),
+        ("economy", "dataset_sizes:", "problems: 3\ndataset_sizes:", "problems: unknown key"),
+        ("economy", "dataset_sizes:", "seed: -1\ndataset_sizes:", "seed: "),
+    ],
+)
+def test_mistakes_in_a_track_name_file_and_key(root: Path, track: str, old: str, new: str, message: str) -> None:
+    file = root / paths.params_file(track)
+    replace_text(file, old, new)
+    loaders = {"selectors": load_selectors_config, "cluster": load_cluster_config}
+    with pytest.raises(ParamsError, match=rf"(?s){message}") as caught:
+        loaders[track](root) if track in loaders else load_params(track, root)
+    assert str(file) in str(caught.value)
+    with pytest.raises(ParamsError) as checked:
+        check_params(track, root)
+    assert str(checked.value) == str(caught.value)
+
+
+def test_all_mistakes_are_reported_together(root: Path) -> None:
+    file = root / "params.yaml"
+    file.write_text(file.read_text().replace("  beta: 0.0 ", "  betta: 0.0 ").replace("seed:", "sede:"))
+    with pytest.raises(ParamsError, match=r"4 mistake\(s\)"):
+        load_params(root=root)
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=r"params\.yaml: no such file"):
+        load_params(root=tmp_path)
+    (tmp_path / "params.yaml").write_bytes(b"seed: 1 # caf\xe9")
+    with pytest.raises(ParamsError, match=r"params\.yaml: not UTF-8"):
+        load_params(root=tmp_path)
+    (tmp_path / "params.yaml").write_text("")
+    with pytest.raises(ParamsError, match=r"params\.yaml: expected keys and values"):
+        load_params(root=tmp_path)
+
+
+def test_another_task_has_its_own_parameters_and_shares_some(root: Path) -> None:
+    replace_text(root / "params.yaml", "seed: 3407", "seed: 11")
+    params = load_params("economy", root)
+    assert (params.task, params.seed, params.ablations.variants) == ("economy", 11, {})
+    assert params.grpo.batch_size != load_params(root=root).grpo.batch_size
+    assert params.evaluate == load_params(root=root).evaluate
+
+
+@pytest.mark.parametrize("task", ["planning", "economy"])
+def test_dumped_parameters_are_parsed_by_their_task(task: str) -> None:
+    params = load_params(task, ROOT)
+    assert parse_params(params.model_dump(mode="json"), "dump") == params
+    with pytest.raises(ParamsError, match="task letters: unknown"):
+        parse_params(params.model_dump(mode="json") | {"task": "letters"}, "dump")
+
+
+# Recipes.
+
+
+def test_a_recipe_changes_values_and_keeps_comments(root: Path, tmp_path: Path) -> None:
+    before, others = (root / "params.yaml").read_text(), read_files(root / "workflow")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("seed: 5  # mine\ngrpo: {beta: 0.02, steps: 7}\nmodel:\n  lora: {r: 8, alpha: 16, dropout: 0.0,"
+                      " target_modules: all-linear, merge: true}\n")  # fmt: skip
+    assert apply_recipe(recipe, root) == [root / "params.yaml"]
+    params = load_params(root=root)
+    assert (params.seed, params.grpo.beta, params.grpo.steps) == (5, 0.02, 7)
+    assert params.model.lora is not None
+    assert params.grpo.batch_size == load_params(root=ROOT).grpo.batch_size  # not in the recipe
+    after = (root / "params.yaml").read_text()
+    assert list_comments(after) == list_comments(before)
+    unchanged = [line for line in before.splitlines() if line in after.splitlines()]
+    assert len(before.splitlines()) - len(unchanged) == 4
+    assert read_files(root / "workflow") == others
+
+
+def test_a_recipe_changes_the_files_of_tracks(root: Path, tmp_path: Path) -> None:
+    before = read_files(root)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "selectors: {shot_num: 2, sft: {epochs: 1}}\ncluster: {nodes: 4}\n"
+        "economy: {grpo: {steps: 7}, economy: {problems: 60}}\n"
+    )
+    assert set(apply_recipe(recipe, root)) == {
+        root / paths.params_file(track) for track in ("selectors", "cluster", "economy")
+    }
+    assert (root / "params.yaml").read_bytes() == before[root / "params.yaml"]
+    assert load_cluster_config(root).nodes == 4
+    selectors, shipped = load_selectors_config(root), load_selectors_config(ROOT)
+    assert (selectors.shot_num, selectors.sft.epochs, selectors.rce) == (2, 1, shipped.rce)
+    economy = load_params("economy", root)
+    assert (economy.grpo.steps, economy.model_dump()["economy"]["problems"]) == (7, 60)
+    for file, content in before.items():
+        assert list_comments(file.read_text()) == list_comments(content.decode())
+
+
+def test_lists_stay_on_one_line(root: Path, tmp_path: Path) -> None:
+    file, recipe = root / "params.yaml", tmp_path / "recipe.yaml"
+    before = file.read_text()
+    for variants in (["uniform", "dense"], ["dense"], []):
+        recipe.write_text(f"ablations: {{run: [{', '.join(variants)}]}}\n")
+        apply_recipe(recipe, root)
+        assert load_params(root=root).ablations.run == variants
+        assert f"run: [{', '.join(variants)}] " in file.read_text()
+    assert list_comments(file.read_text()) == list_comments(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("grpo: {betta: 1}", r"params\.yaml with .*grpo.betta: unknown key"),
+        ("grpo: {beta: -1}", r"params\.yaml with .*grpo.beta: "),
+        ("seed: 1\neconomy: {grpo: {stepz: 3}}", r"workflow/economy/params\.yaml with .*grpo\.stepz: unknown key"),
+        ("seed: 1\nselectors: {pool: 1}", r"workflow/selectors/params\.yaml with .*pool \(1\)"),
+        ("seed: 1\ncluster: {gpus: 1}", r"workflow/cluster/params\.yaml with .*gpus: unknown key"),
+        ("seed: 1\ncluster: 3", "cluster: expected keys and values"),
+        ("trams: {grpo: {}}", "trams: unknown key"),
+        ("- 1", "expected keys and values"),
+        ("", "expected keys and values"),
+        ("grpo: [", "not YAML"),
+    ],
+)
+def test_a_wrong_recipe_changes_nothing(root: Path, tmp_path: Path, text: str, message: str) -> None:
+    before = read_files(root)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+    with pytest.raises(ParamsError, match=rf"(?s){message}") as caught:
+        apply_recipe(recipe, root)
+    assert str(recipe) in str(caught.value)
+    assert read_files(root) == before
+
+
+def test_a_recipe_needs_valid_files(root: Path, tmp_path: Path) -> None:
+    replace_text(root / "workflow/economy/params.yaml", "  steps: 100", "  stepz: 100")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("seed: 1")
+    with pytest.raises(ParamsError, match=r"stepz: unknown key") as caught:
+        apply_recipe(recipe, root)
+    assert str(recipe) not in str(caught.value)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_shipped_recipes_are_valid(root: Path, recipe: Path) -> None:
+    before = read_files(root)
+    changed = apply_recipe(recipe, root)
+    for file, content in before.items():
+        assert (file.read_bytes() != content) == (file in changed)
+        assert len(list_comments(file.read_text())) >= len(list_comments(content.decode()))
+    assert root / "params.yaml" in changed
+    for track in paths.list_tracks(root):
+        check_params(track, root)
+
+
+# Ablations.
+
+
+def test_ablations_are_trained_at_one_of_the_sizes(root: Path) -> None:
+    file = root / "params.yaml"
+    replace_text(file, "[100, 200, 400]", "[100, 200]")
+    with pytest.raises(ParamsError, match=r"ablations\.dataset_size: 400 is none of dataset_sizes"):
+        load_params(root=root)
+    replace_text(file, ABLATIONS, "  run: []")
+    load_params(root=root)  # no variant is trained
+
+
+def test_a_variant_changes_only_its_keys() -> None:
+    params = load_params(root=ROOT)
+    assert params.variant("grpo") == params
+    for name in params.ablations.variants:
+        variant = params.variant(name)
+        assert variant != params, name
+        unvaried = {"curriculum": params.curriculum, "curriculum_by_domain": {}, "grpo": params.grpo}
+        assert variant.model_copy(update=unvaried) == params, name
+    assert params.variant("dense").grpo == params.grpo.model_copy(update={"reward": "dense"})
+    assert len(params.variant("uniform").curriculum) == 1
+    with pytest.raises(ParamsError, match="no entry thin; there are: uniform, "):
+        params.variant("thin")
+
+
+def test_requested_runs_have_a_listed_size_seed_and_variant() -> None:
+    shipped = load_params(root=ROOT)
+    params = shipped.model_copy(update={"ablations": shipped.ablations.model_copy(update={"run": []})})
+    two_seeds = params.model_copy(update={"seeds": [3407, 1]})
+    ablated = params.model_copy(update={"ablations": params.ablations.model_copy(update={"run": ["dense"]})})
+    assert all(is_requested(run, params) for run in (BASE, Run("sft", 200, 3407), Run("grpo", 400, 3407)))
+    assert not any(is_requested(run, params) for run in (Run("sft", 300, 3407), Run("grpo", 50, 3407)))
+    assert [is_requested(Run("grpo", 400, 1), each) for each in (params, two_seeds)] == [False, True]
+    assert [is_requested(Run("dense", 400, 3407), each) for each in (params, ablated)] == [False, True]
+    assert not is_requested(Run("dense", 200, 3407), ablated)
+    assert not is_requested(Run("uniform", 400, 3407), ablated)
+    assert not is_requested(Run("pointer-sft", 400, 3407), params)
+    assert is_requested(Run("pointer-sft", 400, 3407), params, methods=("pointer-sft",))

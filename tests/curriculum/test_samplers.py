@@ -1,0 +1,260 @@
+"""Adaptive sampling: phases by success, domain weights, dynamic sampling; and unbalanced or per-domain schedules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_schedule import build_record, build_records
+
+from planward.core.records import Record
+from planward.curriculum.draws import Slot
+from planward.curriculum.samplers import AdaptiveSampler, GroupResult
+from planward.curriculum.schedule import build_schedule
+from planward.params import BUCKETS, Params, ParamsError, PhaseConfig, validate_section
+from planward.tasks.planning.config import PlanningParams
+from support import merge_values
+
+DOMAINS = ("blocksworld", "ferry", "spanner")
+PHASES = [{"until": 0.5, "easy": 1, "medium": 0, "hard": 0}, {"until": 1.0, "easy": 0, "medium": 0.5, "hard": 0.5}]
+Outcome = Callable[[Slot], tuple[int, bool]]  # successes of 4 completions, and whether the rewards differ
+
+
+@pytest.fixture(scope="session")
+def build_params(shipped: Params) -> Callable[..., Params]:
+    def build(steps: int = 20, batch_size: int = 12, seed: int = 1, **adaptive: Any) -> Params:
+        raw = shipped.model_dump(mode="json")
+        raw["grpo"] |= {"steps": steps, "batch_size": batch_size, "adaptive": raw["grpo"]["adaptive"] | adaptive}
+        raw |= {"seed": seed, "curriculum": PHASES, "ablations": raw["ablations"] | {"run": [], "variants": {}}}
+        return PlanningParams.model_validate(raw)
+
+    return build
+
+
+def run_sampler(sampler: AdaptiveSampler, outcome: Outcome) -> Iterator[list[Slot]]:
+    """Yield each step's slots, and update the sampler with their results."""
+    while slots := sampler.slots:
+        yield slots
+        sampler.update(build_results(slots, outcome))
+
+
+def build_results(slots: Sequence[Slot], outcome: Outcome) -> list[GroupResult]:
+    return [
+        GroupResult(slot.id, slot.domain, successes, 4, spread)
+        for slot in slots
+        for successes, spread in [outcome(slot)]
+    ]
+
+
+def build_random_outcome(seed: int) -> Outcome:
+    rng = Random(seed)
+
+    def outcome(_: Slot) -> tuple[int, bool]:
+        successes = rng.choice([0, 0, 1, 2, 3, 4, 4])
+        return successes, 0 < successes < 4
+
+    return outcome
+
+
+SETS = st.lists(st.tuples(*[st.integers(1, 5)] * 3), min_size=3, max_size=3)
+SWITCHES = st.fixed_dictionaries({name: st.booleans() for name in ("curriculum", "domain_weights", "dynamic_sampling")})
+
+
+@settings(max_examples=60)
+@given(sizes=SETS, switches=SWITCHES, seed=st.integers(0, 99), cut=st.integers(0, 19))
+def test_resumed_sampler_continues_exactly(
+    build_params: Callable[..., Params],
+    sizes: list[tuple[int, int, int]],
+    switches: dict[str, bool],
+    seed: int,
+    cut: int,
+) -> None:
+    records = build_records(dict(zip(DOMAINS, sizes, strict=True)))
+    params = build_params(seed=seed, window=2, target=0.3, **switches)
+    log: list[list[GroupResult]] = []
+    steps = []
+    sampler = AdaptiveSampler(records, params)
+    outcome = build_random_outcome(seed)
+    while slots := sampler.slots:
+        assert [(slot.step, slot.slot) for slot in slots] == [(len(steps), number) for number in range(12)]
+        steps.append((slots, dict(sampler.compute_metrics())))
+        log.append(build_results(slots, outcome))
+        sampler.update(log[-1])
+    assert len(steps) == 20
+    resumed = AdaptiveSampler(records, params)
+    for results in log[:cut]:
+        resumed.update(results)
+    for (slots, metrics), results in zip(steps[cut:], log[cut:], strict=True):
+        assert (resumed.slots, dict(resumed.compute_metrics())) == (slots, metrics)
+        resumed.update(results)
+
+
+@settings(max_examples=30)
+@given(sizes=SETS, seed=st.integers(0, 99))
+def test_without_influence_of_success_the_schedule_is_drawn(
+    build_params: Callable[..., Params], sizes: list[tuple[int, int, int]], seed: int
+) -> None:
+    records = build_records(dict(zip(DOMAINS, sizes, strict=True)))
+    params = build_params(seed=seed, domain_weights=True, floor=1.0)
+    schedule = build_schedule(records, params.curriculum, 20, 12, seed)
+    drawn = [
+        slot for slots in run_sampler(AdaptiveSampler(records, params), build_random_outcome(seed)) for slot in slots
+    ]
+    assert drawn == schedule
+
+
+def test_domain_enters_the_next_phase_on_success_and_never_goes_back(build_params: Callable[..., Params]) -> None:
+    records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
+    params = build_params(curriculum=True, window=3, target=0.75)
+
+    def outcome(slot: Slot) -> tuple[int, bool]:
+        if slot.domain == "spanner":
+            return 2, True  # never enough
+        succeeds = slot.domain == "blocksworld" or slot.step >= 6
+        return (3 if succeeds and slot.bucket == "easy" else 0), True
+
+    buckets: dict[str, list[set[str]]] = {domain: [] for domain in DOMAINS}
+    for slots in run_sampler(AdaptiveSampler(records, params), outcome):
+        for domain in DOMAINS:
+            buckets[domain].append({slot.wanted_bucket for slot in slots if slot.domain == domain})
+    first = {domain: next((n for n, b in enumerate(steps) if b != {"easy"}), None) for domain, steps in buckets.items()}
+    assert first == {"blocksworld": 3, "ferry": 9, "spanner": None}
+    for domain, start in first.items():  # fails from then on, but stays in its phase
+        assert all("easy" not in step for step in buckets[domain][start:]) or start is None
+
+
+@settings(max_examples=30)
+@given(floor=st.sampled_from([0.0, 0.3, 0.6, 1.0]), seed=st.integers(0, 9))
+def test_domain_weights_follow_the_variance_of_success_above_the_floor(
+    build_params: Callable[..., Params], floor: float, seed: int
+) -> None:
+    """Success is 0, 1/2 and 1; summed over the steps, the shares hold to within two prompts."""
+    records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
+    successes = {"blocksworld": 0, "ferry": 2, "spanner": 4}
+    sampler = AdaptiveSampler(records, build_params(steps=60, domain_weights=True, floor=floor, window=50, seed=seed))
+    expected, drawn = Counter[str](), Counter[str]()
+    for slots in run_sampler(sampler, lambda slot: (successes[slot.domain], True)):
+        assert len(slots) == 12
+        shares = {domain: sampler.compute_metrics()[f"weight/{domain}"] for domain in DOMAINS}
+        assert sum(shares.values()) == pytest.approx(1)
+        assert min(shares.values()) >= floor / 3 - 1e-9
+        expected.update({domain: share * 12 for domain, share in shares.items()})
+        drawn.update(slot.domain for slot in slots)
+        assert all(abs(expected[domain] - drawn[domain]) < 2 for domain in DOMAINS)
+    if floor < 1:
+        assert drawn["ferry"] > drawn["blocksworld"]
+        assert drawn["ferry"] > drawn["spanner"]
+
+
+def test_problems_without_spread_are_skipped_and_return(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (6, 1, 1)})
+    flat = {slot.id for slot in build_schedule(records, [PhaseConfig(until=1, easy=1, medium=0, hard=0)], 1, 4, 1)}
+    assert len(flat) == 4
+    draws: dict[str, list[int]] = {record.id: [] for record in records}
+    params = build_params(steps=40, batch_size=2, dynamic_sampling=True, missed_turns=3)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    for slots in run_sampler(AdaptiveSampler(records, params), lambda slot: (4, slot.id not in flat)):
+        assert len({slot.id for slot in slots}) == 2  # none twice in a step
+        for slot in slots:
+            draws[slot.id].append(slot.step)
+    counts = {name: len(steps) for name, steps in draws.items() if "easy" in name}
+    varied = counts.keys() - flat
+    assert min(counts[name] for name in varied) > 2 * max(counts[name] for name in flat)
+    assert min(counts.values()) >= 3
+    # A flat problem is skipped three times between two draws; each pass over the bucket offers every problem once.
+    assert all(
+        later - earlier >= 4 for name in flat for earlier, later in zip(draws[name], draws[name][1:], strict=False)
+    )
+
+
+@settings(max_examples=40)
+@given(
+    counts=st.tuples(*[st.integers(1, 6)] * 3),
+    flat=st.sets(st.integers(0, 17)),
+    missed=st.integers(1, 3),
+    batch_size=st.integers(1, 6),
+)
+def test_every_problem_is_drawn_eventually(
+    build_params: Callable[..., Params], counts: tuple[int, int, int], flat: set[int], missed: int, batch_size: int
+) -> None:
+    records = build_records({"ferry": counts})
+    names = {records[number].id for number in flat if number < len(records)}
+    params = build_params(steps=80, batch_size=batch_size, dynamic_sampling=True, missed_turns=missed)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=0.4, medium=0.3, hard=0.3)]})
+    order: dict[str, list[str]] = {bucket: [] for bucket in BUCKETS}
+    for slots in run_sampler(AdaptiveSampler(records, params), lambda slot: (0, slot.id not in names)):
+        for slot in slots:
+            order[slot.bucket].append(slot.id)
+    for bucket, count in zip(BUCKETS, counts, strict=True):
+        # Each pass offers a problem once. Between two draws it is skipped `missed` times for want of spread, and at
+        # most as often because it is in the step already or another problem was drawn in its place.
+        longest = 2 * (missed + 2) * count
+        for start in range(0, len(order[bucket]) - longest, count):
+            assert len(set(order[bucket][start : start + longest])) == count
+
+
+def test_unbalanced_schedule_keeps_bucket_shares_only(build_params: Callable[..., Params]) -> None:
+    records = [*build_records({"blocksworld": (9, 1, 0), "ferry": (0, 3, 3)}), build_record("spanner", "easy", 1)]
+    params = build_params(batch_size=7)
+    schedule = build_schedule(records, params.curriculum, 20, 7, 1, balanced=False)
+    by_id = {record.id: record for record in records}
+    assert all((by_id[s.id].domain, by_id[s.id].bucket) == (s.domain, s.bucket) for s in schedule)
+    for start, end, shares in ((0, 10, (1, 0, 0)), (10, 20, (0, 0.5, 0.5))):
+        drawn = [slot.wanted_bucket for slot in schedule if start <= slot.step < end]
+        for bucket, share in zip(BUCKETS, shares, strict=True):
+            assert abs(drawn.count(bucket) - share * len(drawn)) <= 1
+    assert {slot.domain for slot in schedule if slot.step < 10} == {"blocksworld", "spanner"}
+    assert len({slot.id for slot in schedule[:10]}) == 10  # all are drawn before any is repeated
+
+
+def test_domain_may_have_its_own_phases(build_params: Callable[..., Params]) -> None:
+    records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
+    by_domain = {
+        "ferry": [PhaseConfig(until=0.25, easy=0, medium=1, hard=0), PhaseConfig(until=1, easy=0, medium=0, hard=1)]
+    }
+    phases = build_params().curriculum
+    schedule = build_schedule(records, phases, 20, 12, 1, by_domain=by_domain)
+    ferry = [(slot.step, slot.bucket) for slot in schedule if slot.domain == "ferry"]
+    assert ferry == [(step, "medium" if step < 5 else "hard") for step in range(20) for _ in range(4)]
+    others = [slot for slot in schedule if slot.domain != "ferry"]
+    plain = [slot for slot in build_schedule(records, phases, 20, 12, 1) if slot.domain != "ferry"]
+    assert [slot.id for slot in others] == [slot.id for slot in plain]
+    with pytest.raises(
+        ValueError, match="curriculum_by_domain: no domain fery in the training set; it has blocksworld, ferry"
+    ):
+        build_schedule(records, phases, 20, 12, 1, by_domain={"fery": by_domain["ferry"]})
+
+
+def test_unbalanced_sampler_has_one_pool(build_params: Callable[..., Params]) -> None:
+    records: list[Record] = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
+    raw = build_params(curriculum=True, window=2, target=0.5).model_dump(mode="json")
+    raw["grpo"]["balanced"] = False
+    sampler = AdaptiveSampler(records, PlanningParams.model_validate(raw))
+    phases = []
+    for _ in run_sampler(sampler, lambda _: (4, True)):
+        phases.append(sampler.compute_metrics())
+    assert phases[:3] == [{"phase/all_domains": 0}, {"phase/all_domains": 0}, {"phase/all_domains": 1}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grpo": {"balanced": False, "adaptive": {"domain_weights": True}}}, "grpo.*so balanced must be true"),
+        ({"grpo": {"balanced": False}, "curriculum_by_domain": {"ferry": PHASES}}, "needs grpo.balanced: true"),
+        ({"curriculum_by_domain": {"ferry": PHASES[:1]}}, "curriculum_by_domain.*ferry: .*end at 1.0"),
+        ({"curriculum_by_domain": {"ferry": []}}, "curriculum_by_domain.*ferry: .*end at 1.0"),
+        ({"grpo": {"adaptive": {"window": 0}}}, "grpo.adaptive.window"),
+        ({"grpo": {"temperatures": {"easy": 0.5, "medium": 0.5}}}, "grpo.temperatures.hard: missing"),
+        ({"grpo": {"reward": "shaped"}}, "grpo.reward: .*'dense' or 'sparse'"),
+    ],
+)
+def test_inconsistent_parameters_are_rejected(shipped: Params, changes: dict[str, Any], message: str) -> None:
+    raw = shipped.model_dump(mode="json")
+    raw["ablations"] |= {"run": [], "variants": {}}
+    with pytest.raises(ParamsError, match=f"(?s){message}"):
+        validate_section(PlanningParams, merge_values(raw, changes), "params.yaml")

@@ -1,0 +1,77 @@
+"""Greedy completions equal those of Transformers' own `generate`, for models that `decode` supports and others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+import letters
+from planward.inference import decoding
+from planward.inference.decoding import generate_greedy
+
+MAX_NEW_TOKENS = 24
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    torch.set_num_threads(1)
+    letters.write_base(tmp_path / "base")
+    return AutoTokenizer.from_pretrained(tmp_path / "base")
+
+
+def randomize(model: Any) -> Any:
+    """Give the model weights so large that completions vary, in length too."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.5)
+    return model.eval()
+
+
+def build_llama(folder: Path) -> Any:
+    return randomize(LlamaForCausalLM.from_pretrained(folder / "base"))
+
+
+def build_with_suppressed_tokens(folder: Path) -> Any:
+    model = build_llama(folder)
+    model.generation_config.suppress_tokens = [5, 6, 8]
+    return model
+
+
+def build_with_sliding_window(folder: Path) -> Any:
+    small = LlamaForCausalLM.from_pretrained(folder / "base").config.to_dict()
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    ends = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    shape = {name: small[name] for name in sizes} | {"num_key_value_heads": 2}
+    return randomize(MistralForCausalLM(MistralConfig(**shape, **ends, sliding_window=4)))
+
+
+@pytest.mark.parametrize(
+    ("build", "uses_decode"),
+    [(build_llama, True), (build_with_suppressed_tokens, False), (build_with_sliding_window, False)],
+)
+@pytest.mark.parametrize("batch_size", [5, 40])
+def test_greedy_completions_equal_generate(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any, uses_decode: bool, batch_size: int
+) -> None:
+    model, rng, calls = build(tmp_path), Random(0), []
+    prompts = [rng.choices(range(3, len(tokenizer)), k=rng.randint(1, 12)) for _ in range(30)]
+    prompts += prompts[:2]
+    expected = []
+    for prompt in prompts:
+        alone = model.generate(torch.tensor([prompt]), max_new_tokens=MAX_NEW_TOKENS, do_sample=False)[0, len(prompt) :]
+        expected.append(tokenizer.decode(alone, skip_special_tokens=True))
+    decode = decoding.decode
+    monkeypatch.setattr(decoding, "decode", lambda *args: calls.append(True) or decode(*args))
+    state = torch.get_rng_state()
+    assert generate_greedy(model, tokenizer, prompts, MAX_NEW_TOKENS, batch_size) == expected
+    assert bool(calls) is uses_decode
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len({len(text.split()) for text in expected}) > 3  # finished rows were dropped
+    assert len(set(expected)) > 15

@@ -1,0 +1,406 @@
+"""The selectors track on a few problems: the shipped model, real beams, small pointers, VAL's verdicts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+from zlib import crc32
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from planward.analysis.outcomes import PredictionsError
+from planward.core import paths
+from planward.core.records import Record, read_records
+from planward.core.registry import load_task
+from planward.core.runs import POINTERS, RULES, Run
+from planward.core.verdicts import VerifierError
+from planward.curriculum.training_sets import select_balanced, select_training_set
+from planward.inference.models import load_model
+from planward.params import ParamsError
+from planward.selectors.beams import read_beams
+from planward.selectors.config import SelectorsConfig
+from planward.selectors.embeddings import read_embeddings
+from planward.selectors.pointer import Pointer, load_pointer
+from planward.selectors.pools import sample_pool
+from planward.selectors.validation import SelectorValidation
+from planward.stages import problems, score, split
+from planward.stages.selectors import beams, compare, dialects, embed, evaluate, train
+from planward.tasks.planning.config import PlanningParams
+from support import ROOT, merge_values, read_rows, write_lines
+
+RESULTS = paths.SELECTORS
+SIZE, SEED = 8, 5
+RUNS = [Run(rule, 0, 0) for rule in RULES] + [Run(pointer, SIZE, SEED) for pointer in POINTERS]
+SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project's parameters; its files are in the current folder."""
+
+    params: PlanningParams
+    config: SelectorsConfig
+
+    def train(self, method: str, size: int = SIZE) -> None:
+        train.run(self.params, self.config, Run(method, size, SEED))
+
+    def run_from_beams(self) -> None:
+        """Run every stage of the track after `embed`, without `compare`."""
+        for name in SPLITS:
+            beams.run(self.params, self.config, name)
+        for method in POINTERS:
+            self.train(method)
+        evaluate.run(self.params, self.config, 0, 0)
+        evaluate.run(self.params, self.config, SIZE, SEED)
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory,
+    small: Callable[..., PlanningParams],
+    shipped_selectors: SelectorsConfig,
+) -> tuple[Path, Project]:
+    """The folder of a project in which the whole track has run; read-only."""
+    folder = tmp_path_factory.mktemp("selectors")
+    params = small(
+        dataset_sizes=[4, SIZE],
+        problems={
+            "generated": {
+                "blocksworld": {"count": 24, "blocks": [3, 4]},
+                "ferry": {"count": 24, "locations": [3, 4], "cars": [1, 2]},
+            }
+        },
+        split={"validation": 0.2, "test": 0.2},
+        evaluate={"batch_size": 16},
+    )
+    changes = {
+        "model": str(ROOT / "models/base"),
+        "dialects": 2,
+        "shot_num": 2,
+        "pool": 8,
+        "beams": 3,
+        "shortlist": 2,
+        "validation": 6,
+        "test": 6,
+        "batch_size": 4,
+        "pointer": {"hidden": 16, "layers": 1, "heads": 2, "dropout": 0.0},
+        "sft": {"epochs": 2},
+        "rce": {"epochs": 2},
+        "grpo": {"epochs": 2},
+    }
+    config = SelectorsConfig.model_validate(merge_values(shipped_selectors.model_dump(), changes))
+    project = Project(params, config)
+    torch.set_num_threads(1)
+    with chdir(folder):
+        for stage in (problems, split, score):
+            stage.run(params)
+        dialects.run(params, config)
+        embed.run(params, config)
+        project.run_from_beams()
+    return folder, project
+
+
+@pytest.fixture
+def inside(finished: tuple[Path, Project], monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(finished[0])
+    return finished[1]
+
+
+@pytest.fixture
+def copy(finished: tuple[Path, Project], tmp_path: Path) -> Iterator[Project]:
+    """Inside a copy of the project, which may be changed."""
+    shutil.copytree(finished[0], tmp_path / "copy")
+    with chdir(tmp_path / "copy"):
+        yield finished[1]
+
+
+class Problems:
+    """The problems of the project, and the model that solves them."""
+
+    def __init__(self, project: Project) -> None:
+        self.params, self.config = project.params, project.config
+        self.task = load_task(self.params, RESULTS.problems)
+        self.train, self.validation, self.test = (
+            list(read_records(RESULTS.dialects / f"{name}.jsonl")) for name in paths.SPLITS
+        )
+        self.by_id = {record.id: record for record in [*self.train, *self.validation, *self.test]}
+        limit = self.params.prompt.max_tokens + self.params.prompt.max_completion_tokens
+        self.model, self.tokenizer = load_model(self.params.model, str(self.config.model), limit, self.params.seed)
+
+    def find_pool(self, query: Record) -> list[str]:
+        pool = sample_pool(query, self.train, self.task.core_digest, self.config.pool, str(self.params.seed))
+        return [record.id for record in pool]
+
+    def render_prompt(self, query: str, examples: list[str]) -> str:
+        return str(self.task.prompt(self.by_id[query], [self.by_id[example] for example in examples]))
+
+    def is_solved(self, query: str, examples: list[str]) -> bool:
+        """The verdict on the completion of one prompt, generated by Transformers itself."""
+        ids = torch.tensor([self.tokenizer(self.render_prompt(query, examples))["input_ids"]])
+        tokens = self.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=self.params.prompt.max_completion_tokens,
+            do_sample=False,
+        )[0, ids.shape[1] :]
+        return self.task.verify(self.by_id[query], self.tokenizer.decode(tokens, skip_special_tokens=True)).success
+
+
+class FakeModel:
+    """Replaces the model: correct for about half of the expected prompts; records the prompts."""
+
+    def __init__(self, known: Problems, expected: Iterable[tuple[str, list[str]]]) -> None:
+        self.known, self.prompts = known, list[str]()
+        self.query = {known.render_prompt(query, examples): query for query, examples in expected}
+        self.by_ids = {tuple(known.tokenizer(prompt)["input_ids"]): prompt for prompt in self.query}
+
+    def is_correct(self, prompt: str) -> bool:
+        return crc32(prompt.encode()) % 2 == 0
+
+    def __call__(self, _model: Any, _tokenizer: Any, prompts: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[str]:
+        new = [self.by_ids[tuple(prompt)] for prompt in prompts]
+        self.prompts += new
+        return [
+            self.known.task.reference_completion(self.known.by_id[self.query[prompt]])
+            if self.is_correct(prompt)
+            else ""
+            for prompt in new
+        ]
+
+
+def read_predictions(run: Run) -> dict[tuple[str, int], dict[str, Any]]:
+    """Predictions of a selector by problem and shot_num."""
+    return {(row["id"], row["shot_num"]): row for row in read_rows(RESULTS.answers(run))}
+
+
+def choose_greedily(pointer: Pointer, query: str, pool: list[str], count: int) -> list[str]:
+    """The pointer's choice for one query, from its pool in the order of ids."""
+    embeddings = read_embeddings(RESULTS.embeddings)
+    vectors = torch.stack([embeddings[candidate] for candidate in sorted(pool)])[None]
+    mask = torch.ones(1, len(pool), dtype=torch.bool)
+    return [sorted(pool)[i] for i in pointer.choose_greedily(embeddings[query][None], vectors, mask, count)[0]]
+
+
+def remove_optional_keys(path: Path) -> None:
+    """Remove from a file of beams the keys that other systems do not write."""
+    optional, data = ("success_list", "pool_list", "pool_score_list"), json.loads(path.read_text())
+    path.write_text(json.dumps({q: {k: v for k, v in row.items() if k not in optional} for q, row in data.items()}))
+
+
+def test_beams_hold_candidates_of_the_training_split_and_never_the_query(inside: Project) -> None:
+    known, config = Problems(inside), inside.config
+    training = {record.id for record in known.train}
+    queries = {"train": select_training_set(known.train, SIZE), "test": select_balanced(known.test, config.test)}
+    for name in SPLITS:
+        rows = read_beams(RESULTS.beams / f"{name}.json", known.by_id)
+        assert [row.query for row in rows] == [query.id for query in queries[name]]
+        for row, query in zip(rows, queries[name], strict=True):
+            assert list(row.pool) == known.find_pool(query)
+            assert set(row.pool) <= training - {query.id}
+            digests = {known.task.core_digest(known.by_id[candidate]) for candidate in row.pool}
+            assert known.task.core_digest(query) not in digests
+            assert 1 < len(row.beams) <= config.beams
+            assert all(len(set(beam.examples)) == config.shot_num for beam in row.beams)
+            assert {example for beam in row.beams for example in beam.examples} <= set(row.pool)
+    assert {known.by_id[candidate].domain for row in rows for candidate in row.pool} == {"blocksworld", "ferry"}
+
+
+def test_a_beams_verdict_is_that_on_the_models_completion_with_its_examples(inside: Project) -> None:
+    known = Problems(inside)
+    rows = read_beams(RESULTS.beams / "train.json", known.by_id)
+    verdicts = {(row.query, beam.examples): beam.success for row in rows for beam in row.beams}
+    assert verdicts == {(query, examples): known.is_solved(query, list(examples)) for query, examples in verdicts}
+    assert set(verdicts.values()) == {True, False}
+    test_rows = read_beams(RESULTS.beams / "test.json", known.by_id)
+    assert {beam.success for row in test_rows for beam in row.beams} == {None}
+
+
+def test_verdicts_are_added_to_the_right_beams(inside: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Problems(inside)
+    rows = read_beams(RESULTS.beams / "train.json", known.by_id)
+    prompts = [(row.query, list(beam.examples)) for row in rows for beam in row.beams]
+    model = FakeModel(known, prompts)
+    monkeypatch.setattr("planward.evaluation.scoring.generate_greedy", model)
+    judged = beams.add_verdicts(rows, known.by_id, known.task, known.model, known.tokenizer, inside.params)
+    verdicts = [beam.success for row in judged for beam in row.beams]
+    assert verdicts == [model.is_correct(known.render_prompt(*prompt)) for prompt in prompts]
+    assert set(verdicts) == {True, False}
+
+
+def test_a_second_run_gives_the_same_bytes(copy: Project) -> None:
+    def read_files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in sorted(RESULTS.root.rglob("*")) if path.is_file()}
+
+    first = read_files()
+    for folder in (RESULTS.beams, RESULTS.models, RESULTS.training, RESULTS.predictions):
+        shutil.rmtree(folder)
+    copy.run_from_beams()
+    assert read_files() == first
+    assert len([path for path in first if path.endswith("model.safetensors")]) == len(POINTERS)
+    assert not list(paths.CHECKPOINTS.glob("*"))
+
+
+def test_results_name_their_run(inside: Project) -> None:
+    for run in RUNS:
+        identity = {"task": "selectors", "method": run.method, "size": run.size, "seed": run.seed}
+        assert json.loads(RESULTS.answers(run).with_suffix(".json").read_text())["run"] == identity
+        if run.method in POINTERS:
+            assert json.loads((RESULTS.curves(run) / "metrics.json").read_text())["run"] == identity
+    assert inside.params.seed != SEED
+
+
+def test_a_smaller_dataset_size_uses_its_own_queries_only(copy: Project) -> None:
+    copy.train("pointer-sft", 4)
+    weights = RESULTS.model(Run("pointer-sft", 4, SEED)) / "model.safetensors"
+    before, path = weights.read_bytes(), RESULTS.beams / "train.json"
+    data = json.loads(path.read_text())
+    query_ids = {query.id for query in select_training_set(Problems(copy).train, 4)}
+    path.write_text(json.dumps({query: row for query, row in data.items() if query in query_ids}))
+    copy.train("pointer-sft", 4)
+    assert weights.read_bytes() == before
+    assert (RESULTS.model(Run("pointer-sft", SIZE, SEED)) / "model.safetensors").read_bytes() != before
+
+
+@pytest.mark.parametrize(("method", "needed"), [("pointer-rce", "pointer-sft"), ("pointer-grpo", "pointer-rce")])
+def test_missing_initial_weights_raise(copy: Project, method: str, needed: str) -> None:
+    folder = RESULTS.model(Run(needed, SIZE, SEED))
+    shutil.rmtree(folder)
+    with pytest.raises((ValueError, OSError), match=str(folder)):
+        copy.train(method)
+
+
+def test_an_unknown_method_raises(inside: Project) -> None:
+    with pytest.raises(ParamsError, match="pointer-dpo; fix: choose one of pointer-sft, pointer-rce, pointer-grpo"):
+        inside.train("pointer-dpo")
+
+
+def test_beams_of_another_system_train_all_methods_but_grpo(copy: Project) -> None:
+    remove_optional_keys(RESULTS.beams / "train.json")
+    for method in ("pointer-sft", "pointer-rce"):
+        weights = RESULTS.model(Run(method, SIZE, SEED)) / "model.safetensors"
+        before = weights.read_bytes()
+        copy.train(method)
+        assert weights.read_bytes() != before  # the candidates' own scores are unknown now
+    with pytest.raises(ValueError, match="GRPO needs the success of each beam, but some is unknown"):
+        copy.train("pointer-grpo")
+
+
+def test_an_error_in_beams_names_file_and_query(copy: Project) -> None:
+    path = RESULTS.beams / "train.json"
+    data = json.loads(path.read_text())
+    query = next(iter(data))
+    data[query]["score_list"].pop()
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=rf"beams/train\.json: query '{query}': lists of different length"):
+        copy.train("pointer-sft")
+
+
+def test_prompts_hold_the_chosen_examples_the_first_choice_next_to_the_query(inside: Project) -> None:
+    known, shot_num = Problems(inside), inside.config.shot_num
+    embeddings = read_embeddings(RESULTS.embeddings)
+    oracle = {row.query: row.beams[0].examples for row in read_beams(RESULTS.beams / "test.json", known.by_id)}
+    queries = select_balanced(known.test, inside.config.test)
+    cells = {(query.id, k) for query in queries for k in range(1, shot_num + 1)}
+    for run in RUNS:
+        predictions = read_predictions(run)
+        assert set(predictions) == cells
+        pointer = load_pointer(RESULTS.model(run)) if run.method in POINTERS else None
+        for (query, k), row in predictions.items():
+            examples, pool = row["shot_ids"], known.find_pool(known.by_id[query])
+            assert len(set(examples)) == k
+            assert set(examples) <= set(pool)
+            assert examples == predictions[query, shot_num]["shot_ids"][shot_num - k :]
+            ids = known.tokenizer(known.render_prompt(query, examples))["input_ids"]
+            assert row["prompt"] == known.tokenizer.decode(ids)
+            if pointer:
+                assert examples == choose_greedily(pointer, query, pool, shot_num)[:k][::-1]
+            elif run.method == "oracle":
+                assert examples == list(oracle[query][shot_num - k :])
+            elif run.method == "similarity":
+                near = sorted(pool, key=lambda i: -cosine_similarity(embeddings[i], embeddings[query], dim=0))
+                assert examples == near[:k][::-1]
+
+
+def test_every_published_verdict_is_vals(inside: Project) -> None:
+    known = Problems(inside)
+    for run in RUNS:
+        rows = list(read_predictions(run).values())
+        verdicts = known.task.judge([(known.by_id[row["id"]], row["completion"]) for row in rows])
+        for row, verdict in zip(rows, verdicts, strict=True):
+            assert (row["label"], row["success"], row["plan"]) == (verdict.label, verdict.success, verdict.plan)
+            seed = SEED if run.method in POINTERS else inside.params.seed
+            assert (row["method"], row["dataset_size"], row["seed"]) == (run.method, run.size, seed)
+        metrics = json.loads(RESULTS.answers(run).with_suffix(".json").read_text())
+        success = {k: [row["success"] for row in rows if row["shot_num"] == k] for k in (1, 2)}
+        assert metrics["success_rate"] == {str(k): pytest.approx(fmean(values)) for k, values in success.items()}
+    labels = {row["label"] for run in RUNS for row in read_predictions(run).values()}
+    assert len(labels) > 1
+
+
+def test_if_val_fails_no_prediction_is_written(copy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(RESULTS.predictions)
+    monkeypatch.setenv("VAL_BINARY", "nowhere/Validate")
+    with pytest.raises(VerifierError):
+        evaluate.run(copy.params, copy.config, 0, 0)
+    assert not RESULTS.predictions.exists()
+
+
+def test_tables_are_computed_from_the_stored_predictions(copy: Project) -> None:
+    params = copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]})
+    compare.run(params)
+    tables = {file.stem for file in RESULTS.tables.glob("*.csv")}
+    assert tables == {"success", "groups", "cells", "paired", "shots"}
+    metrics = json.loads((RESULTS.tables / "metrics.json").read_text())
+    for run in RUNS:
+        success = [row["success"] for row in read_predictions(run).values()]
+        assert metrics[run.method] == pytest.approx(fmean(success), abs=1e-6)
+    rows = read_rows(RESULTS.dialects / "train.jsonl")
+    example = read_predictions(RUNS[0]).popitem()[1]["shot_ids"][0]
+    write_lines(RESULTS.dialects / "train.jsonl", [row for row in rows if row["id"] != example])
+    with pytest.raises(PredictionsError, match=rf"problem '{example}' is not in .*train\.jsonl"):
+        compare.run(params)
+
+
+def build_validation(known: Problems) -> SelectorValidation:
+    """The validation on the project's validation problems, with an empty cache."""
+    pools = {query.id: [known.by_id[candidate] for candidate in known.find_pool(query)] for query in known.validation}
+    embeddings = read_embeddings(RESULTS.embeddings)
+    shot_num, model = known.config.shot_num, (known.model, known.tokenizer)
+    return SelectorValidation(known.task, *model, known.validation, pools, embeddings, known.params, shot_num)
+
+
+def list_validation_prompts(known: Problems, pointer: Pointer) -> list[tuple[str, list[str]]]:
+    """Queries with the examples that their prompts must have, for one example and for two."""
+    choices = {query.id: choose_greedily(pointer, query.id, known.find_pool(query), 2) for query in known.validation}
+    return [(query, chosen[:k][::-1]) for query, chosen in choices.items() for k in (1, 2)]
+
+
+def test_validation_is_the_models_success_with_the_pointers_choices(inside: Project) -> None:
+    known, pointer = Problems(inside), load_pointer(RESULTS.model(Run("pointer-sft", SIZE, SEED)))
+    success = [known.is_solved(query, examples) for query, examples in list_validation_prompts(known, pointer)]
+    assert build_validation(known)(pointer) == pytest.approx(fmean(success))
+
+
+def test_validation_completes_no_prompt_twice(inside: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Problems(inside)
+    trained, flipped = (load_pointer(RESULTS.model(Run("pointer-sft", SIZE, SEED))) for _ in range(2))
+    flipped.choose_greedily = lambda *args: trained.choose_greedily(*args).flip(1)  # type: ignore[method-assign]
+    torch.manual_seed(3)
+    untrained = Pointer(trained.embedding_size, inside.config.pointer).eval()
+    prompts = {pointer: list_validation_prompts(known, pointer) for pointer in (trained, flipped, untrained)}
+    model = FakeModel(known, [prompt for listed in prompts.values() for prompt in listed])
+    monkeypatch.setattr("planward.evaluation.scoring.generate_greedy", model)
+    validation = build_validation(known)
+    for pointer in (trained, trained, flipped, untrained, trained):
+        success = [model.is_correct(known.render_prompt(*prompt)) for prompt in prompts[pointer]]
+        assert validation(pointer) == pytest.approx(fmean(success))
+    assert len(set(model.prompts)) == len(model.prompts)
+    assert set(model.prompts) == set(model.query)

@@ -1,0 +1,37 @@
+"""What several test files share: places, values laid over others, JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from planward.core.registry import load_params
+
+ROOT = Path(__file__).parent.parent
+SIZES = {
+    name: tuple(size for size in sizes if size != "count")
+    for name, sizes in load_params(root=ROOT).problems.generated.items()  # type: ignore[attr-defined]
+}  # names of each domain's sizes
+
+
+def merge_values(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `changes`; sections are merged, everything else is replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict) and key not in {"generated", "difficulty"}
+        merged[key] = merge_values(merged[key], value) if both else value
+    return merged
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_lines(path: Path, lines: Iterable[dict[str, Any] | bytes]) -> None:
+    """Write JSON lines; bytes are written as they are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    path.write_bytes(b"".join(line + b"\n" for line in raw))

@@ -1,0 +1,209 @@
+"""Sharing a prompt between its completions changes no result: log-probabilities, gradients, samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+import letters
+from planward.inference.sampling import sample_indices
+from planward.training.shared_prefixes import SharedPrefixTrainer
+
+PROMPTS, GENERATIONS, LENGTH, COMPLETION = 5, 4, 12, 6
+
+
+@pytest.fixture
+def trainers(tmp_path: Path) -> list[GRPOTrainer]:
+    """TRL's trainer and ours, with the same weights."""
+    torch.set_num_threads(1)
+    letters.write_base(tmp_path / "base")
+    arguments = GRPOConfig(
+        str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        temperature=0.7,
+        num_generations=2,
+        gradient_checkpointing=False,  # TRL's default is True, which excludes sharing
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
+    return [
+        kind(
+            AutoModelForCausalLM.from_pretrained(tmp_path / "base"),
+            reward_funcs=lambda completions, **_: [0.0 for _ in completions],
+            args=arguments,
+            train_dataset=Dataset.from_list([{"prompt": "a"}]),
+            processing_class=tokenizer,
+        )
+        for kind in (GRPOTrainer, SharedPrefixTrainer)
+    ]
+
+
+def build_batch(vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens and mask of left-padded prompts of different lengths, each with several completions, shuffled."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(3, vocabulary, (PROMPTS, LENGTH), generator=generator)
+    mask = torch.ones_like(prompts)
+    for number in range(PROMPTS):
+        mask[number, :number] = 0
+    completions = torch.randint(3, vocabulary, (PROMPTS * GENERATIONS, COMPLETION), generator=generator)
+    order = torch.randperm(PROMPTS * GENERATIONS, generator=generator)
+    ids = torch.cat([prompts.repeat_interleave(GENERATIONS, 0), completions], dim=1)
+    return ids[order], torch.cat([mask.repeat_interleave(GENERATIONS, 0), torch.ones_like(completions)], dim=1)[order]
+
+
+def compute_gradient(trainer: Any, ids: torch.Tensor, mask: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
+    logps, entropies, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, mask, COMPLETION, batch_size=size, compute_entropy=True
+    )
+    completion_mask = mask[:, -COMPLETION:]
+    (logps * completion_mask).square().sum().backward()
+    return (
+        (logps * completion_mask).detach(),
+        entropies * completion_mask,
+        torch.cat([weight.grad.flatten() for weight in trainer.model.parameters()]),
+    )
+
+
+@pytest.mark.parametrize("size", [20, 7])
+@pytest.mark.parametrize("ended", [False, True])
+def test_log_probabilities_entropies_and_gradients_equal_trl(
+    trainers: list[GRPOTrainer], size: int, ended: bool
+) -> None:
+    ids, mask = build_batch(trainers[0].model.config.vocab_size)
+    if ended:
+        for row in range(len(ids)):
+            mask[row, LENGTH + 1 + row % COMPLETION :] = 0
+    trl, ours = (compute_gradient(trainer, ids, mask, size) for trainer in trainers)
+    for expected, result in zip(trl, ours, strict=True):
+        assert expected.abs().max() > 0.01
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("advantages", [[0, 0, 1, -1], [0, 0, 0, 0]])
+def test_completions_without_advantage_change_no_gradient(trainers: list[GRPOTrainer], advantages: list[int]) -> None:
+    ids, mask = build_batch(trainers[0].model.config.vocab_size)
+    inputs = {
+        "prompt_ids": ids[:, :LENGTH],
+        "prompt_mask": mask[:, :LENGTH],
+        "completion_ids": ids[:, LENGTH:],
+        "completion_mask": mask[:, LENGTH:],
+        "advantages": torch.tensor(advantages).repeat(PROMPTS).float(),
+        "num_items_in_batch": mask[:, LENGTH:].sum(),
+    }
+    gradients, forwarded = [], []
+    for trainer in trainers:
+        trainer.current_gradient_accumulation_steps = 1
+        seen: list[int] = []
+        embeddings = trainer.model.get_input_embeddings()
+        embeddings.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].numel()))
+        trainer._compute_loss(trainer.model, inputs).backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in trainer.model.parameters()]))
+        forwarded.append(sum(seen))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+    assert bool(gradients[0].abs().max() > 0.001) is any(advantages)
+    assert forwarded[1] < forwarded[0] / 2
+
+
+def test_entropies_equal_those_of_the_loss(trainers: list[GRPOTrainer]) -> None:
+    trainer = trainers[1]
+    ids, mask = build_batch(trainer.model.config.vocab_size)
+    prompts = [row[kept.bool()].tolist() for row, kept in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
+    trainer.generation_config.max_new_tokens = 24
+    completions = trainer._generate_single_turn(prompts, None, {})[0]
+    for prompt, completion, entropy in zip(prompts, completions, trainer.entropies, strict=True):
+        tokens = torch.tensor([prompt + completion])
+        _, expected, _ = trainers[0]._get_per_token_logps_and_entropies(
+            trainers[0].model, tokens, torch.ones_like(tokens), len(completion), compute_entropy=True
+        )
+        torch.testing.assert_close(entropy, expected.sum(), rtol=1e-4, atol=1e-4)
+
+
+def sample_like_ours(chances: torch.Tensor, num_samples: int) -> torch.Tensor:
+    """Replace torch.multinomial by our sampling, so that both draw the same random numbers."""
+    assert num_samples == 1
+    return sample_indices(chances, torch.rand(len(chances)))[:, None]
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 4}, {"top_p": 0.8}])
+def test_sampled_completions_equal_trl(
+    trainers: list[GRPOTrainer], limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, mask = build_batch(trainers[0].model.config.vocab_size)
+    prompts = [row[kept.bool()].tolist() for row, kept in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
+    monkeypatch.setattr(torch, "multinomial", sample_like_ours)
+    completions = []
+    for trainer in trainers:
+        trainer.generation_config.max_new_tokens = 24
+        trainer.generation_config.update(**limits)
+        torch.manual_seed(1)
+        completions.append(trainer._generate_single_turn(prompts, None, {})[0])
+    assert completions[0] == completions[1]
+    assert len({tuple(ids) for ids in completions[0]}) > PROMPTS  # sampled, not one per prompt
+    assert len({len(ids) for ids in completions[0]}) > 2  # finished rows were dropped
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12).filter(any))
+def test_indices_are_sampled_in_proportion_to_their_weights(weights: list[int]) -> None:
+    shares, count = torch.tensor(weights) / sum(weights), 240
+    numbers = (torch.arange(count) + 0.5) / count
+    counts = torch.bincount(sample_indices(shares.expand(count, -1), numbers), minlength=len(weights))
+    assert all(
+        abs(observed - count * share) <= 1.01 for observed, share in zip(counts.tolist(), shares.tolist(), strict=True)
+    )
+    last = sample_indices(shares[None], torch.tensor([1 - 2**-24]))
+    assert last == max(index for index, weight in enumerate(weights) if weight)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_rows_have_their_own_temperatures(trainers: list[GRPOTrainer], shares: bool) -> None:
+    """Each row is generated and scored as by a trainer with its temperature."""
+    trainer = trainers[1]
+    trainer.shares = shares
+    ids, mask = build_batch(trainer.model.config.vocab_size)
+    prompts = [row[kept.bool()].tolist() for row, kept in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
+
+    def run(
+        temperature: float, temperatures: torch.Tensor | None
+    ) -> tuple[list[list[int]], torch.Tensor, torch.Tensor]:
+        trainer.temperature, trainer.temperatures = temperature, temperatures
+        trainer.generation_config.temperature = temperature
+        torch.manual_seed(1)
+        completions = trainer._generate_single_turn(prompts, None, {})[0]
+        logps, entropies, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, mask, COMPLETION, batch_size=7, compute_entropy=True
+        )
+        return completions, logps.detach(), entropies
+
+    cold, warm = run(0.1, None), run(2.0, None)
+    temperatures = torch.where(torch.arange(len(ids)) % 2 == 0, 0.1, 2.0)
+    mixed = run(1.0, temperatures)
+    for row in range(len(ids)):
+        alone = cold if row % 2 == 0 else warm
+        torch.testing.assert_close(mixed[1][row], alone[1][row])
+        torch.testing.assert_close(mixed[2][row], alone[2][row])
+    # Every step draws numbers for all rows, so a row's numbers do not depend on the other rows.
+    cold_rows = range(0, len(ids), 2)
+    assert [mixed[0][row] for row in cold_rows] == [cold[0][row] for row in cold_rows]
+    assert mixed[0] != cold[0]
+
+
+def test_each_prompt_is_forwarded_once(trainers: list[GRPOTrainer]) -> None:
+    ids, mask = build_batch(trainers[0].model.config.vocab_size)
+    counts = []
+    for trainer in trainers:
+        seen: list[int] = []
+        embeddings = trainer.model.get_input_embeddings()
+        embeddings.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].numel()))
+        compute_gradient(trainer, ids, mask, len(ids))
+        counts.append(sum(seen))
+    completions = PROMPTS * GENERATIONS * COMPLETION
+    assert counts == [PROMPTS * GENERATIONS * LENGTH + completions, PROMPTS * LENGTH + completions]

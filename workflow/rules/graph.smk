@@ -1,0 +1,96 @@
+"""DVC's stages, their graph and what of it is stale; the stages of one dvc.yaml entry form a family."""
+
+import os
+import re
+import uuid
+from pathlib import Path
+
+import networkx as nx
+from dvc.dependency import ParamsDependency
+from dvc.dvcfile import load_file
+from dvc.repo import Repo
+
+ITEM = re.compile(r"\$\{(?:item\.)?(\w+)\}")  # a value of a matrix or foreach in the text of a dvc.yaml
+
+repo = Repo(_wait_for_lock=True)
+graph = repo.index.graph  # an edge leads from a stage to one that it needs
+
+# Of two stages that could run, the one with the longer path to the end goes first.
+path_length = {}
+for stage in nx.topological_sort(graph):  # those that need a stage come before it
+    path_length[stage] = 1 + max((path_length[later] for later in graph.predecessors(stage)), default=0)
+
+# File times decide nothing: stages that DVC finds stale, and all that follow, get an input newer than their outputs;
+# the inputs of all others are marked as ancient.
+now = Path(".snakemake/now")
+stale = set()
+if workflow.is_main_process:  # not again in every job
+    changed = repo.status()
+    for stage in graph:
+        if stage.addressing in changed and not stage.frozen:
+            stale |= {stage, *nx.ancestors(graph, stage)}
+    now.parent.mkdir(exist_ok=True)
+    now.write_text(uuid.uuid4().hex)
+
+
+class Family:
+    """The stages of one entry of a dvc.yaml: one, or one for each combination of its wildcards' values."""
+
+    def __init__(self, file, name, stages):
+        resolver = load_file(repo, file).resolver
+        definition = resolver.definitions[name]
+        track = os.path.relpath(os.path.dirname(file), repo.root_dir)
+        self.rule = (name if track == "." else f"{os.path.basename(track)}_{name}").replace("-", "_")
+        self.stages = {stage.name.partition("@")[2]: stage for stage in stages}  # by key: what follows the @
+        self.longest_path = max(path_length[stage] for stage in stages)
+
+        items = getattr(definition, "normalized_iterable", {})  # the wildcards' values by key
+        self.values = {key: item if isinstance(item, dict) else {"item": item} for key, item in items.items()}
+        for key, values in self.values.items():
+            values["key"] = key
+        template = getattr(definition, "template", None) or definition.definition
+        texts = [text for kind in ("outs", "metrics") for text in map(self._path, template.get(kind, ()))]
+        self.outputs = [resolver.context.resolve(ITEM.sub(self._wildcard, text)) for text in texts]
+        names = dict.fromkeys(re.findall(r"\{(\w+)\}", " ".join(self.outputs)))
+        self.constraints = {
+            name: "|".join(dict.fromkeys(re.escape(str(values[name])) for values in self.values.values()))
+            for name in names
+        }
+
+    def _path(self, out):
+        return out if isinstance(out, str) else next(iter(out))
+
+    def _wildcard(self, match):
+        is_item = any(match[1] in values for values in self.values.values())
+        return "{" + match[1] + "}" if is_item else match[0]
+
+    @property
+    def settings(self):
+        """Threads and resources: `meta.snakemake` of the entry."""
+        return (next(iter(self.stages.values())).meta or {}).get("snakemake", {})
+
+    def stage(self, wildcards):
+        """The stage that these wildcards stand for."""
+        wanted = dict(wildcards.items())
+        keys = (key for key, values in self.values.items() if all(str(values[name]) == wanted[name] for name in wanted))
+        return self.stages[next(keys, "")]
+
+    def inputs(self, wildcards):
+        """The stage's dependencies; a folder of other stages' outputs counts as those."""
+        stage = self.stage(wildcards)
+        made = [str(out) for upstream in graph.successors(stage) for out in upstream.outs]
+        paths = []
+        for dep in stage.deps:
+            if not isinstance(dep, ParamsDependency):
+                inside = [out for out in made if Path(out).is_relative_to(str(dep))]
+                paths += inside or [str(dep)]
+        return [*paths, str(now)] if stage in stale else [ancient(path) for path in paths]
+
+
+def list_families():
+    """All families whose stages may run; models/base is frozen: its own pipeline rebuilds it."""
+    groups = {}
+    for stage in graph:
+        if not stage.frozen:
+            groups.setdefault((stage.path, stage.name.partition("@")[0]), []).append(stage)
+    return [Family(file, name, stages) for (file, name), stages in groups.items()]
