@@ -1,8 +1,7 @@
-"""Shows in the site what lies beside docs/: other Markdown as pages, files that a page links to as plain text.
+"""MkDocs hook: adds the Markdown outside docs/ as pages, and files that pages link to as text.
 
-Links in the sources are those of a checkout (`../README.md`, `../../params.yaml`), so that they work wherever the
-repository is read. Here each is resolved to the file it means, and then to that file's place in the site. A link to
-nothing is a warning, and `mkdocs build --strict` fails.
+Links in the sources are those of a checkout (`../README.md`, `../../params.yaml`). Each is resolved to its file, then
+to that file's address in the site. A broken link is a warning, so `mkdocs build --strict` fails.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from mkdocs.structure.pages import Page
 PAGES = {
     "README.md": "overview.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "models/base/README.md": "reference/base-model.md",
     "models/economy/README.md": "reference/economy-adapter.md",
 }
@@ -29,42 +29,42 @@ log = logging.getLogger("mkdocs.hooks.repository")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie outside of docs/."""
+    """Add the pages outside docs/."""
     for source, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(_root(config) / source)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page with its links to files outside of docs/ turned into links to their places in the site."""
-    homes = {uri: source for source, uri in PAGES.items()}
-    home = homes.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    """Turn links to files outside docs/ into links to their addresses in the site."""
+    sources = {uri: source for source, uri in PAGES.items()}
+    source = sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
-    def replaced(match: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(home), match[1]))
-        uri = _place(target, config, files)
+    def replace_link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
+        uri = _find_uri(target, config, files)
         if uri is None:
-            log.warning("%s: links to %s, which is no file of this repository", home, match[1])
+            log.warning("%s: links to %s, which is no file of this repository", source, match[1])
             return match[0]
         return f"]({os.path.relpath(uri, posixpath.dirname(page.file.src_uri) or '.')}{match[2] or ''})"
 
-    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)  # every second one is code
-    parts[::2] = [LINK.sub(replaced, part) for part in parts[::2]]
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)  # every second part is code
+    parts[::2] = [LINK.sub(replace_link, part) for part in parts[::2]]
     return "".join(parts)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """The page with its figures inlined, so that they take the colours of the site's light and dark schemes."""
+    """Inline the figures, so that they take the colours of the site's light and dark schemes."""
 
-    def inlined(match: re.Match[str]) -> str:
+    def inline_figure(match: re.Match[str]) -> str:
         svg = (Path(config.docs_dir) / match[2]).read_text(encoding="utf-8")
         return f'<span class="figure" tabindex="0">{svg}</span>'
 
-    return FIGURE.sub(inlined, html)
+    return FIGURE.sub(inline_figure, html)
 
 
-def _place(target: str, config: MkDocsConfig, files: Files) -> str | None:
-    """Where the site shows a file of the repository, relative to its root; None where there is no such file."""
+def _find_uri(target: str, config: MkDocsConfig, files: Files) -> str | None:
+    """Return the address of a repository file, relative to the site's root; None where there is no such file."""
     if target in PAGES:
         return PAGES[target]
     if target.startswith("docs/"):
