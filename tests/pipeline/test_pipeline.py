@@ -72,7 +72,10 @@ def test_rules_are_stage_families(project: Project) -> None:
     rules = set(project.run("snakemake", "--list-rules").split())
     assert {"all", "grpo", "evaluate_base", "economy_grpo", "selectors_beams", "report"} <= rules
     assert not any("@" in rule or "3407" in rule for rule in rules)
-    project.run("snakemake", "--cores", "2", "--set-resources", "grpo:mem_mb=64000", "--dry-run")
+    rerun_grpo = ["snakemake", "--cores", "2", "--dry-run", "--until", "grpo", "-R", "grpo", "--quiet", "host"]
+    assert re.search(r"^rule grpo:(\n .*)*mem_mb=6000,", project.run(*rerun_grpo), re.M)  # of dvc.yaml's meta
+    larger = project.run(*rerun_grpo, "--set-resources", "grpo:mem_mb=64000")
+    assert re.search(r"^rule grpo:(\n .*)*mem_mb=64000,", larger, re.M)
     only = project.run("snakemake", "--cores", "2", "--dry-run", "--until", "schedule", "-R", "problems")
     assert re.search(r"^problems +1$", only, re.M)
     assert not re.search(r"^grpo +", only, re.M)

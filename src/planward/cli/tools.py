@@ -167,17 +167,17 @@ def power(
 
     if problems is not None and discordance is None:
         raise typer.BadParameter("the results say how many problems there are", param_hint="--problems")
-    asked = sample_size.DIFFERENCES if difference is None else (difference / 100,)
+    differences = sample_size.DIFFERENCES if difference is None else (difference / 100,)
     with report_errors():
         settings = load_params()
         confidence = settings.compare.confidence if confidence is None else confidence
         alpha = (1 - confidence) / comparisons
         if discordance is None:
             answers = SuccessArrays.from_outcomes(read_outcomes(paths.results().predictions, settings))
-            known = sample_size.estimate_evidence(answers, a, b, confidence)
-            answer = sample_size.analyse_evidence(known, asked, alpha, power)
+            evidence = sample_size.estimate_evidence(answers, a, b, confidence)
+            answer = sample_size.analyse_evidence(evidence, differences, alpha, power)
         else:
-            answer = sample_size.analyse_discordance(discordance, problems, asked, alpha, power)
+            answer = sample_size.analyse_discordance(discordance, problems, differences, alpha, power)
     if as_json:
         print(json.dumps(answer.as_dict()))
         return
