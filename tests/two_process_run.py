@@ -1,4 +1,4 @@
-"""A GRPO run to start with `accelerate launch`: two_process_run.py BASE GRPO_SETTINGS; writes out/ and training/."""
+"""A GRPO run to start with `accelerate launch`: two_process_run.py BASE PARAMS; writes out/ and training/."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from planward.training import grpo
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    base, settings = sys.argv[1], json.loads(sys.argv[2])
+    base, sections = sys.argv[1], json.loads(sys.argv[2])
     records = letters.build_problems(16)
-    params = letters.build_params(grpo=settings)
+    params = letters.build_params(**sections)
     grpo.train(
         letters.LettersTask(),
         records,

@@ -17,7 +17,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
@@ -25,7 +24,6 @@ import letters
 import planward
 from planward.core.prompts import PromptTooLong, fit_prompt
 from planward.core.records import Record
-from planward.core.runs import Run
 from planward.core.tasks import NO_RENAMING, Messages, Renaming
 from planward.core.training_prompts import TrainingPrompt, draw_examples, sample_training_prompt
 from planward.core.verdicts import Label, Outcome, Verdict, VerifierError
@@ -40,23 +38,23 @@ from planward.training.checkpoints import JOURNAL
 from planward.training.references import InvalidReferences, check_references, encode_reference
 from planward.training.rollouts import Rollouts, ScheduleError, VerifierDisagreement
 from support import ROOT
-
-TASK = letters.LettersTask()
-RECORDS = letters.build_problems(24)
-RUN = Run("grpo", len(RECORDS), 3407)
-
-
-class Killed(Exception):
-    """Simulates a power cut."""
-
-
-class KillAfter(TrainerCallback):
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        if state.global_step == self.steps:
-            raise Killed
+from training_runs import (
+    RECORDS,
+    RUN,
+    TASK,
+    KillAfter,
+    KillAtEnd,
+    Killed,
+    StepRecorder,
+    are_equal,
+    load_weights,
+    read_curve,
+    read_files,
+    read_metrics,
+    read_rows,
+    run_grpo,
+    run_sft,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -66,50 +64,6 @@ def project_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     letters.write_base(tmp_path / "base")
     return tmp_path
-
-
-def run_grpo(
-    name: str,
-    params: Params,
-    task: Any = TASK,
-    callbacks: Sequence[TrainerCallback] = (),
-    base: str = "base",
-    validation: Sequence[Record] = (),
-) -> list[dict[str, Any]]:
-    """Train; return the rows of consumed.parquet."""
-    schedule = letters.build_schedule(RECORDS, params.grpo.steps, params.grpo.batch_size)
-    outputs = {"base": base, "model": Path(name), "training": Path("training", name), "run": RUN}
-    grpo.train(task, RECORDS, schedule, params, callbacks=callbacks, validation=validation, **outputs)
-    return pq.read_table(Path("training", name, "consumed.parquet")).to_pylist()
-
-
-def run_sft(name: str, params: Params, callbacks: Sequence[TrainerCallback] = ()) -> None:
-    outputs = {"base": "base", "model": Path(name), "training": Path("training", name)}
-    sft.train(TASK, RECORDS, params, run=replace(RUN, method="sft"), callbacks=callbacks, **outputs)
-
-
-def load_weights(name: str) -> dict[str, torch.Tensor]:
-    return load_file(Path(name, "model.safetensors"))
-
-
-def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-
-
-def read_files(folder: str) -> dict[str, bytes]:
-    root = Path(folder)
-    return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
-
-
-def read_curve(name: str, quantity: str) -> list[tuple[int, float]]:
-    lines = Path("training", name, "curves", f"{quantity}.tsv").read_text().splitlines()
-    assert lines[0] == f"step\t{quantity.rpartition('/')[2]}"
-    return [(int(step), float(value)) for step, value in (line.split("\t") for line in lines[1:])]
-
-
-def read_metrics(name: str) -> dict[str, Any]:
-    metrics: dict[str, Any] = json.loads(Path("training", name, "metrics.json").read_text())
-    return metrics
 
 
 # Supervised fine-tuning.
@@ -283,13 +237,23 @@ def test_grpo_consumes_the_schedule_and_raises_the_reward() -> None:
     AutoModelForCausalLM.from_pretrained("model", use_safetensors=True)
 
 
+@pytest.mark.parametrize(("scheduler", "factors"), [("linear", [0, 0.5, 1, 0.5]), ("constant", [0, 0.5, 1, 1])])
+def test_learning_rate_rises_in_the_first_steps(scheduler: str, factors: list[float]) -> None:
+    settings = {"steps": 4, "lr_scheduler_type": scheduler, "warmup_ratio": 0.5, "learning_rate": 1e-3}
+    run_grpo("model", letters.build_params(grpo=settings))
+    assert [rate for _, rate in read_curve("model", "learning_rate")] == pytest.approx([1e-3 * f for f in factors])
+    phases = [{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}]
+    with pytest.raises(ValueError, match=r"grpo\.extendable.*warmup_ratio 0"):
+        letters.build_params(grpo=settings | {"extendable": True}, curriculum=phases)
+
+
 def test_grpo_resumes_to_the_same_weights_and_skips_incomplete_checkpoints() -> None:
     params = letters.build_params(grpo={"steps": 6, "micro_batch_size": 8, "save_steps": 2})
     straight = run_grpo("straight", params)
     with pytest.raises(Killed):
         run_grpo("resumed", params, callbacks=[KillAfter(3)])
     (folder,) = Path(".checkpoints").iterdir()
-    assert [checkpoint.name for checkpoint in folder.iterdir()] == ["checkpoint-2"]
+    assert [checkpoint.name for checkpoint in folder.glob("checkpoint-*")] == ["checkpoint-2"]
     for incomplete in ("checkpoint-4", "checkpoint-5"):
         shutil.copytree(folder / "checkpoint-2", folder / incomplete)
     (folder / "checkpoint-4" / JOURNAL).unlink()  # killed while saving
@@ -310,14 +274,9 @@ def test_extended_run_equals_an_uninterrupted_one() -> None:
     straight = run_grpo("straight", build_extendable(6))
     run_grpo("longer", build_extendable(3))
     assert are_equal(load_weights("straight"), load_weights("longer")) is False
-    steps: list[int] = []
-
-    class StepRecorder(TrainerCallback):
-        def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
-            steps.append(state.global_step)
-
-    assert run_grpo("longer", build_extendable(6), callbacks=[StepRecorder()]) == straight
-    assert steps == [4, 5, 6]  # the first three are not repeated
+    recorder = StepRecorder()
+    assert run_grpo("longer", build_extendable(6), callbacks=[recorder]) == straight
+    assert recorder.steps == [4, 5, 6]  # the first three are not repeated
     assert are_equal(load_weights("straight"), load_weights("longer"))
     assert read_files("training/straight") == read_files("training/longer")
     with pytest.raises(ValueError, match=r"grpo\.extendable"):
@@ -327,35 +286,26 @@ def test_extended_run_equals_an_uninterrupted_one() -> None:
 def test_checkpoints_of_different_code_are_not_resumed(monkeypatch: pytest.MonkeyPatch, project_root: Path) -> None:
     grpo = {"steps": 2, "lr_scheduler_type": "constant", "extendable": True, "save_steps": 1}
     params = letters.build_params(grpo=grpo, curriculum=[{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}])
-    steps: list[int] = []
-
-    class StepRecorder(TrainerCallback):
-        def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
-            steps.append(state.global_step)
-
+    recorder = StepRecorder()
     run_grpo("model", params)
-    run_grpo("model", params, callbacks=[StepRecorder()])
-    assert steps == []
+    run_grpo("model", params, callbacks=[recorder])
+    assert recorder.steps == []
 
     package = shutil.copytree(Path(planward.__file__).parent, project_root / "planward")
     monkeypatch.setattr(planward, "__file__", str(package / "__init__.py"))
     checkpoints.compute_code_digest.cache_clear()
-    run_grpo("model", params, callbacks=[StepRecorder()])
-    assert steps == []  # the same code in another folder
+    run_grpo("model", params, callbacks=[recorder])
+    assert recorder.steps == []  # the same code in another folder
     with (package / "core/tasks.py").open("a") as file:
         file.write("# another line\n")
     checkpoints.compute_code_digest.cache_clear()
-    run_grpo("model", params, callbacks=[StepRecorder()])
-    assert steps == [1, 2]
+    run_grpo("model", params, callbacks=[recorder])
+    assert recorder.steps == [1, 2]
     monkeypatch.undo()
     checkpoints.compute_code_digest.cache_clear()
 
 
 def test_grpo_killed_after_the_last_step_resumes_to_its_outputs() -> None:
-    class KillAtEnd(TrainerCallback):
-        def on_train_end(self, *_: Any, **__: Any) -> None:
-            raise Killed
-
     params = letters.build_params()
     straight = run_grpo("straight", params)
     with pytest.raises(Killed):
@@ -411,19 +361,25 @@ def test_chat_template_is_used_for_messages() -> None:
     assert are_equal(load_weights("chat"), load_weights("text"))
 
 
-def train_in_two_processes(folder: Path, steps: int, **grpo: Any) -> list[dict[str, Any]]:
+def train_in_two_processes(
+    folder: Path, steps: int, validation: dict[str, Any] | None = None, last_step: int | None = None, **grpo: Any
+) -> list[dict[str, Any]]:
     """Train in two processes; return the rows of consumed.parquet."""
+    last_step = last_step or steps
     script = ROOT / "tests" / "two_process_run.py"
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    launch += [str(script), "base", json.dumps({"steps": steps, "micro_batch_size": 8, "audit_share": 0.5} | grpo)]
+    sections = {"grpo": {"steps": steps, "micro_batch_size": 8, "audit_share": 0.5} | grpo}
+    launch += [str(script), "base", json.dumps(sections | {"validation": validation or {}})]
     process = subprocess.run(launch, capture_output=True, text=True, cwd=folder)
     assert process.returncode == 0, process.stderr[-4000:]
-    assert len(Path("training/curves/loss.tsv").read_text().splitlines()) == 1 + steps
+    assert len(Path("training/curves/loss.tsv").read_text().splitlines()) == 1 + last_step
     assert not are_equal(load_weights("out"), load_weights("base"))
-    validation = Path("training/curves/validation_success.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in validation] == ["step", "0", str(steps)]  # by one process
-    return pq.read_table("training/consumed.parquet").to_pylist()
+    curve = Path("training/curves/validation_success.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in curve] == ["step", "0", str(last_step)]  # by one process
+    consumed, rollouts = (pq.read_table(f"training/{name}.parquet").to_pylist() for name in ("consumed", "rollouts"))
+    assert [label for row in consumed for label in row["labels"]] == [row["label"] for row in rollouts]
+    return consumed
 
 
 def test_two_processes_with_accumulation_keep_balance_and_order(project_root: Path) -> None:
@@ -437,6 +393,12 @@ def test_two_processes_with_accumulation_keep_balance_and_order(project_root: Pa
         assert len(consumed) == 8
         assert Counter(row["domain"] for row in consumed) == dict.fromkeys(letters.DOMAINS, 2)
         assert all(len(row["rewards"]) == 4 for row in consumed)
+
+
+def test_early_stop_ends_both_processes(project_root: Path) -> None:
+    settings = {"steps": 2, "patience": 1}  # the base never succeeds, so the second validation is no better
+    rows = train_in_two_processes(project_root, 5, settings, last_step=2)
+    assert [row["step"] for row in rows] == [0] * 8 + [1] * 8
 
 
 def test_adaptive_sampling_uses_results_of_both_processes(project_root: Path) -> None:
@@ -580,6 +542,10 @@ def test_run_with_every_option_resumes_exactly_and_logs_its_metrics(sft_model: s
     assert [row["id"] for row in straight] != [row["id"] for row in schedule]
     for step, replayed in read_curve("straight", "replayed"):
         assert replayed == sum(row["replayed"] for row in straight if row["step"] == step)
+    rollouts = read_rows("straight", "rollouts")
+    assert [row["replayed"] for row in straight] == [
+        sum(row["replayed"] for row in rollouts[start : start + 4]) for start in range(0, len(rollouts), 4)
+    ]
     assert sum(row["replayed"] for row in straight) > 0
     assert max(value for _, value in read_curve("straight", "phase/copy")) > 0
     assert sum(value for _, value in read_curve("straight", "lost_turns")) > 0
@@ -603,7 +569,7 @@ def test_validation_adds_a_curve_and_changes_nothing_else(sft_model: str) -> Non
     held_out = [record.model_copy(update={"id": f"held-out-{record.id}"}) for record in letters.build_problems(40)]
     settings = {"steps": 5, "learning_rate": 3e-3}
     without_validation = letters.build_params(grpo=settings, validation={"steps": 0, "problems": 10})
-    params = letters.build_params(grpo=settings, validation={"steps": 2, "problems": 10})
+    params = letters.build_params(grpo=settings, validation={"steps": 2, "problems": 10, "keep": "last"})
     plain = run_grpo("plain", without_validation, base=sft_model, validation=held_out)
     assert run_grpo("straight", params, base=sft_model, validation=held_out) == plain
     assert run_grpo("empty", params, base=sft_model) == plain

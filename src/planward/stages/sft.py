@@ -11,7 +11,7 @@ from planward.params import Params
 
 
 def run(params: Params, run: Run) -> None:
-    """Read score/train.jsonl; write models/RUN/ and training/RUN/."""
+    """Read score/{train,validation}.jsonl; write models/RUN/ and training/RUN/."""
     from planward.inference import models
 
     models.choose_backend(params.model)  # Unsloth patches TRL, which the trainer imports
@@ -26,4 +26,5 @@ def run(params: Params, run: Run) -> None:
         model=results.model(run),
         training=results.curves(run),
         run=run,
+        validation=list(read_records(results.score / "validation.jsonl")),
     )

@@ -30,6 +30,7 @@ class Journal:
 
     curves: list[dict[str, Any]] = field(default_factory=list)  # rows: step, and values of some curves
     consumed: list[dict[str, Any]] = field(default_factory=list)  # rows: the prompts that GRPO trained on
+    files: list[str] = field(default_factory=list)  # names of the run's files beside its checkpoints
 
 
 def compute_fingerprint(
@@ -67,8 +68,8 @@ def compute_code_digest() -> bytes:
 def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path | None, Journal]:
     """Return the newest complete checkpoint of up to `max_steps` and its journal; (None, empty) if there is none.
 
-    All other checkpoints are deleted. The journal is written last and lists every file with its size, so a
-    checkpoint that was interrupted while saving is recognised.
+    All other checkpoints, and the files beside them that the journal does not name, are deleted. The journal is written
+    last and lists every file with its size, so a checkpoint that was interrupted while saving is recognised.
     """
     state = PartialState()
     restored: tuple[Path | None, Journal] = (None, Journal())
@@ -79,15 +80,13 @@ def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path
             break
     state.wait_for_everyone()
     if state.is_main_process:
-        for checkpoint in folder.glob("checkpoint-*"):
-            if checkpoint != restored[0]:
-                shutil.rmtree(checkpoint)
+        _delete_others(folder, *restored)
     state.wait_for_everyone()
     return restored
 
 
 class CheckpointCallback(TrainerCallback):
-    """Writes the journal into each checkpoint and deletes the older ones."""
+    """Writes the journal into each checkpoint; then deletes older ones, and files that the journal no longer names."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder = folder
@@ -98,25 +97,36 @@ class CheckpointCallback(TrainerCallback):
         processes.wait_for_everyone()  # every process writes its own random state
         if processes.is_main_process:
             checkpoint = self.folder / f"checkpoint-{state.global_step}"
-            write_json(checkpoint / JOURNAL, {"files": _list_sizes(checkpoint), "journal": asdict(self.journal)})
-            for older in self.folder.glob("checkpoint-*"):
-                if _parse_step(older) < state.global_step:
-                    shutil.rmtree(older)
+            sizes = _list_sizes(checkpoint, self.journal)
+            write_json(checkpoint / JOURNAL, {"files": sizes, "journal": asdict(self.journal)})
+            _delete_others(self.folder, checkpoint, self.journal)
 
 
 def _parse_step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _list_sizes(checkpoint: Path) -> dict[str, int]:
-    files = (file for file in checkpoint.rglob("*") if file.is_file() and not file.name.startswith(JOURNAL))
-    return {str(file.relative_to(checkpoint)): file.stat().st_size for file in files}
+def _delete_others(folder: Path, checkpoint: Path | None, journal: Journal) -> None:
+    """Delete everything in `folder` but the checkpoint and the files that the journal names."""
+    for path in folder.glob("*"):
+        if path.is_dir() and path != checkpoint:
+            shutil.rmtree(path)
+        elif path.is_file() and path.name not in journal.files:
+            path.unlink()
+
+
+def _list_sizes(checkpoint: Path, journal: Journal) -> dict[str, int]:
+    files = [file for file in checkpoint.rglob("*") if file.is_file() and not file.name.startswith(JOURNAL)]
+    sizes = {str(file.relative_to(checkpoint)): file.stat().st_size for file in files}
+    beside = {f"../{name}": checkpoint.with_name(name) for name in journal.files}
+    return sizes | {name: file.stat().st_size for name, file in beside.items() if file.exists()}
 
 
 def _read_journal(checkpoint: Path) -> Journal | None:
-    """Return a checkpoint's journal; None if the checkpoint is incomplete."""
+    """Return a checkpoint's journal; None if the checkpoint or a file that the journal names is incomplete."""
     file = checkpoint / JOURNAL
     if not file.exists():
         return None
     saved = json.loads(file.read_text(encoding="utf-8"))
-    return Journal(**saved["journal"]) if saved["files"] == _list_sizes(checkpoint) else None
+    journal = Journal(**saved["journal"])
+    return journal if saved["files"] == _list_sizes(checkpoint, journal) else None

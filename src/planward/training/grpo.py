@@ -6,6 +6,7 @@ Method: Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, Journal, compute_fingerprint, restore_checkpoint
 from planward.training.curves import CurveLogger, replace_progress_bar
 from planward.training.references import check_references
+from planward.training.rollout_record import RolloutRecord
 from planward.training.rollouts import Rollouts, Row
 from planward.training.shared_prefixes import TEMPERATURES, SharedPrefixTrainer
 from planward.training.validation import ValidationCallback
@@ -54,6 +56,7 @@ CONSUMED_SCHEMA = pa.schema(
     ]
 )
 TRAINER_CURVES = {name: name for name in ("loss", "kl", "learning_rate", "grad_norm", "entropy")}
+SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 PROGRESS_LABELS = {"reward": "reward"}
 
 
@@ -103,9 +106,10 @@ def train(
     """Train the weights at `base` on the schedule, or as `grpo.adaptive` says; write `model`/ and `training`/.
 
     An interrupted run resumes from its last checkpoint; with `grpo.extendable`, so does a finished run that gets more
-    steps. With several processes (`accelerate launch`) the main one writes. `training`/ gets metrics.json,
-    curves/**.tsv and consumed.parquet: the prompts that the trainer consumed, with the rewards and labels of their
-    completions. These rewards are the verdicts', even if `grpo.reward` gives the trainer others.
+    steps. With several processes (`accelerate launch`) the main one writes. `model`/ gets the weights of the best
+    validation, or the last ones (`validation.keep`). `training`/ gets metrics.json, curves/**.tsv, consumed.parquet:
+    the prompts that the trainer consumed, with the rewards and labels of their completions, and rollouts.parquet: these
+    completions, up to `grpo.rollouts_mb`. Rewards are the verdicts', even if `grpo.reward` gives the trainer others.
 
     Args:
         schedule: rows in order of consumption, `grpo.batch_size` for each of `grpo.steps` steps.
@@ -141,15 +145,26 @@ def train(
     folder = paths.CHECKPOINTS / f"{run.name}-{_compute_fingerprint(problems, rows, params, base, state.num_processes)}"
     checkpoint, journal = restore_checkpoint(folder, params.grpo.steps)
     sampler = build_sampler([Slot(**row) for row in rows], records, params)
-    rollouts = Rollouts(task, tokenizer, records, sampler, params, journal.consumed, training / "disagreement.json")
+    record, case_file = RolloutRecord(folder, journal, params.grpo.rollouts_mb), training / "disagreement.json"
+    rollouts = Rollouts(task, tokenizer, records, sampler, params, journal.consumed, case_file, record)
     curves = CurveLogger(training, journal, TRAINER_CURVES, rollouts.pop_metrics)
-    validation_callback = ValidationCallback(task, tokenizer, validation, params, curves)
+    validation_callback = ValidationCallback(
+        task,
+        tokenizer,
+        validation,
+        params,
+        curves,
+        folder,
+        interval=params.validation.steps,
+        batch_size=params.grpo.micro_batch_size,
+    )
+    rows = rows[: _count_steps(params, validation_callback) * params.grpo.batch_size]
     if params.grpo.report_to:
         os.environ.setdefault("TENSORBOARD_LOGGING_DIR", f"runs/{run.name}")
     trainer = RolloutTrainer(
         model=network,
         rollouts=rollouts,
-        args=_build_arguments(params, batching, folder, run),
+        args=_build_arguments(params, batching, len(rows) // params.grpo.batch_size, folder, run),
         train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
         peft_config=models.build_lora_config(params.model, network),
@@ -158,17 +173,20 @@ def train(
     replace_progress_bar(trainer, PROGRESS_LABELS)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
-    if len(journal.consumed) != len(rows):
-        raise RuntimeError(f"{len(journal.consumed)} of the schedule's {len(rows)} prompts were consumed")
+    num_prompts = _count_steps(params, validation_callback) * params.grpo.batch_size
+    if len(journal.consumed) != num_prompts:
+        raise RuntimeError(f"{len(journal.consumed)} of the schedule's {num_prompts} prompts were consumed")
     if state.is_main_process:
         network = trainer.accelerator.unwrap_model(trainer.model)
+        validation_callback.restore_best(network)
         models.save_model(network, tokenizer, model, adapter=params.model.keeps_adapter)
         _write_consumed(training / "consumed.parquet", journal)
         curves.close(
             {
                 "run": run.as_dict(task.name),
-                "prompts": len(rows),
-                "completions": len(rows) * params.grpo.num_generations,
+                "prompts": num_prompts,
+                "completions": num_prompts * params.grpo.num_generations,
+                "completions_kept": record.write(training / "rollouts.parquet"),
                 "audited": sum(row["audited"] for row in journal.consumed),
                 "shots_dropped": sum(row["shots_dropped"] for row in journal.consumed),
                 **validation_callback.summarize(),
@@ -194,7 +212,12 @@ def _validate_schedule(schedule: Sequence[Row], records: Sequence[Record], param
     return rows
 
 
-def _build_arguments(params: Params, batching: Batching, folder: Path, run: Run) -> GRPOConfig:
+def _count_steps(params: Params, validation: ValidationCallback) -> int:
+    """Return the number of optimizer steps: as scheduled, or fewer if validation stopped training."""
+    return params.grpo.steps if validation.stop_step is None else validation.stop_step
+
+
+def _build_arguments(params: Params, batching: Batching, steps: int, folder: Path, run: Run) -> GRPOConfig:
     grpo = params.grpo
     cuda = torch.cuda.is_available()
     return GRPOConfig(
@@ -202,7 +225,7 @@ def _build_arguments(params: Params, batching: Batching, folder: Path, run: Run)
         run_name=run.name,
         project="planward",
         seed=params.seed,
-        max_steps=grpo.steps,
+        max_steps=steps,
         shuffle_dataset=False,
         # One generation is one optimizer step: steps_per_generation is gradient_accumulation_steps, TRL's default.
         per_device_train_batch_size=batching.micro_batch,
@@ -215,7 +238,8 @@ def _build_arguments(params: Params, batching: Batching, folder: Path, run: Run)
         top_p=grpo.top_p,
         top_k=grpo.top_k,
         learning_rate=grpo.learning_rate,
-        lr_scheduler_type=grpo.lr_scheduler_type,
+        lr_scheduler_type=SCHEDULERS[grpo.lr_scheduler_type],
+        warmup_steps=math.ceil(grpo.warmup_ratio * grpo.steps),
         beta=grpo.beta,
         entropy_coef=grpo.entropy_coef,
         loss_type=grpo.loss_type,

@@ -46,7 +46,7 @@ def check_references(task: Task, records: Sequence[Record]) -> None:
     """
     state = PartialState()
     if state.is_main_process:
-        pairs = [(record, task.reference_completion(record)) for record in records]
+        pairs = [(record, task.undo_renaming(record, task.reference_completion(record))) for record in records]
         verified = [task.verify(record, completion) for record, completion in pairs]
         faults = [
             f"  {record.id} ({record.meta.problem_file}): {verifier} says {verdict.label}, "

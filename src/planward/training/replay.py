@@ -38,11 +38,10 @@ class ReplayBuffer:
         stored = self.completions.get(problem.id)
         if stored is None or any(self._solves(problem, renaming, tokens) for tokens in group):
             return None
-        inverse = {new: old for old, new in renaming.items()}
-        text = self.task.undo_renaming(stored, inverse)  # undoing the inverse applies the renaming
+        text = self.task.rename_completion(problem, stored, renaming)
         tokens = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
         return tokens if len(tokens) <= self.max_tokens and self._solves(problem, renaming, tokens) else None
 
     def _solves(self, problem: Record, renaming: Renaming, tokens: Sequence[int]) -> bool:
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return self.is_success(problem, self.task.undo_renaming(text, renaming))
+        return self.is_success(problem, self.task.undo_renaming(problem, text, renaming))

@@ -24,6 +24,7 @@ from planward.curriculum.draws import Slot
 from planward.curriculum.samplers import GroupResult, Sampler
 from planward.params import BUCKETS, Params
 from planward.training.replay import ReplayBuffer
+from planward.training.rollout_record import RolloutRecord
 
 Row = dict[str, Any]
 TRL_METRICS = ("reward", "entropy")  # logged by TRL itself, for the trainer's rewards and tokens
@@ -44,6 +45,7 @@ class Rollouts:
         sampler: chooses each step's prompts; new, the log is replayed to it first.
         consumed: the run's log, one row per prompt with the rewards and labels of its completions; appended to.
         case_file: where a disagreement of the verifiers is written.
+        record: gets every completion of each step.
 
     Raises:
         ScheduleError: the log is that of another run.
@@ -58,6 +60,7 @@ class Rollouts:
         params: Params,
         consumed: list[Row],
         case_file: Path,
+        record: RolloutRecord | None = None,
     ) -> None:
         self.task = task
         self.tokenizer = tokenizer
@@ -67,6 +70,7 @@ class Rollouts:
         self.params = params
         self.consumed = consumed
         self.case_file = case_file
+        self.record = record
         self.replay = ReplayBuffer(task, tokenizer, params.prompt.max_completion_tokens, self._is_success)
         self._replayed: set[int] = set()  # indices of replayed completions in this process's batch
         self._entropies: list[tuple[float, int]] | None = None  # of each generated completion: entropy and length
@@ -129,8 +133,9 @@ class Rollouts:
         """
         step = batch["trainer_state"].global_step
         texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
-        original = [self.task.undo_renaming(text, names) for text, names in zip(texts, batch["renaming"], strict=True)]
-        pairs = [(self.records[problem_id], text) for problem_id, text in zip(batch["id"], original, strict=True)]
+        rows = zip(batch["id"], texts, batch["renaming"], strict=True)
+        pairs = [(self.records[id], self.task.undo_renaming(self.records[id], text, names)) for id, text, names in rows]
+        original = [text for _, text in pairs]
         verdicts = [self._verify(*pair) for pair in pairs]
         self._verdicts.clear()
         audited = self._audit(step, batch["slot"], pairs, verdicts)
@@ -210,17 +215,24 @@ class Rollouts:
         return [
             {name: batch[name][index] for name in columns}
             | {
-                "tokens": len(batch["completion_ids"][index]),
+                "num_tokens": len(batch["completion_ids"][index]),
+                "truncated": self._is_truncated(batch["completion_ids"][index]),
                 "reward": verdict.reward,
                 "label": verdict.label,
                 "success": verdict.success,
+                "failing_step": _failing_step(verdict),
+                "plan": verdict.plan,
                 "audited": was_audited,
                 "replayed": index in self._replayed,
                 "entropy": None if self._entropies is None else self._entropies[index],
-                "completion": completions[index] if self.params.grpo.replay and verdict.success else None,
+                "completion": completions[index],
             }
             for index, (verdict, was_audited) in enumerate(zip(verdicts, audited, strict=True))
         ]
+
+    def _is_truncated(self, tokens: Sequence[int]) -> bool:
+        """Return whether a completion reached the length limit before its end."""
+        return len(tokens) == self.params.prompt.max_completion_tokens and tokens[-1] != self.tokenizer.eos_token_id
 
     def _check_schedule(self, step: int, rows: Sequence[Row], completions_per_slot: int) -> list[Slot]:
         """Check that the rows are the scheduled ones, `completions_per_slot` of each slot, in order; return the slots.
@@ -255,16 +267,15 @@ class Rollouts:
                 "labels": [row["label"] for row in group],
                 "audited": sum(row["audited"] for row in group),
                 "replayed": sum(row["replayed"] for row in group),
-                "completion": next(
-                    (row["completion"] for row in group if row["completion"] and not row["replayed"]), None
-                ),
+                "completion": self._select_success(group),
                 "shots_dropped": group[0]["shots_dropped"],
             }
             for index, (slot, group) in enumerate(zip(slots, groups, strict=True))
         ]
         metrics = {
             "success": fmean(row["success"] for row in rows),
-            "completion_length": fmean(row["tokens"] for row in rows),
+            "completion_length": fmean(row["num_tokens"] for row in rows),
+            "truncated": fmean(row["truncated"] for row in rows),
             "prompt_length": fmean(row["prompt_tokens"] for row in rows),
         } | compute_step_metrics(log, [self._has_spread(row) for row in log], self.domains, self.task.labels)
         entropies = [row["entropy"] for row in rows if row["entropy"] is not None]
@@ -273,8 +284,15 @@ class Rollouts:
         if self.params.grpo.replay:
             metrics["replayed"] = sum(row["replayed"] for row in log)
         self._metrics[step] = {**metrics, **self.sampler.compute_metrics()}
+        if self.record is not None:
+            self.record.append(step, slots, groups)
         self.consumed += log
         self._update_sampler(log)
+
+    def _select_success(self, group: Iterable[Row]) -> str | None:
+        """Return the group's first success for the replay buffer; None without one, or without replay."""
+        successes = (row["completion"] for row in group if row["success"] and not row["replayed"])
+        return next(filter(None, successes), None) if self.params.grpo.replay else None
 
     def _update_sampler(self, log: Iterable[Row]) -> None:
         """Pass a step's rows to the sampler and the replay buffer; this ends the step."""

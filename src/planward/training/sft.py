@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
@@ -25,6 +27,7 @@ from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint
 from planward.training.curves import CurveLogger, replace_progress_bar
 from planward.training.references import check_references, encode_reference
+from planward.training.validation import ValidationCallback
 
 IGNORED_LABEL = -100  # of a token that is left out of the loss
 TRAINER_CURVES = {
@@ -50,16 +53,18 @@ def train(
     model: Path,
     training: Path,
     run: Run,
+    validation: Sequence[Record] = (),
     callbacks: Sequence[TrainerCallback] = (),
 ) -> None:
     """Train the weights at `base` on the records' reference completions; write `model`/ and `training`/.
 
     Every epoch has each problem once, in its own order and with its own worked examples from the other records; with
-    `sft.renaming`, also with other object names. An interrupted run resumes from its last checkpoint. `training`/ gets
-    metrics.json and curves/*.tsv.
+    `sft.renaming`, also with other object names. An interrupted run resumes from its last checkpoint. `model`/ gets the
+    weights of the best validation, or the last ones (`validation.keep`), `training`/ metrics.json and curves/*.tsv.
 
     Args:
         run: names the checkpoints; its identity goes to metrics.json.
+        validation: problems, of which `validation.problems` are completed every `sft.validation_steps` steps.
 
     Raises:
         ValueError: `sft.batch_size` is not a multiple of the processes, or a completion cannot be tokenised.
@@ -77,28 +82,74 @@ def train(
         params.model, base, limits.max_tokens + limits.max_completion_tokens, params.seed
     )
     rows, num_dropped = _build_rows(task, tokenizer, records, params)
-    folder = paths.CHECKPOINTS / f"{run.name}-{_compute_fingerprint(records, params, base, state.num_processes)}"
+    fingerprint = _compute_fingerprint([*records, *validation], params, base, state.num_processes)
+    folder = paths.CHECKPOINTS / f"{run.name}-{fingerprint}"
     checkpoint, journal = restore_checkpoint(folder)
     curves = CurveLogger(training, journal, TRAINER_CURVES)
+    validation_callback = ValidationCallback(
+        task,
+        tokenizer,
+        validation,
+        params,
+        curves,
+        folder,
+        interval=sft.validation_steps,
+        batch_size=sft.micro_batch_size,
+        compute_metrics=lambda network, problems: {
+            "validation_loss": compute_reference_loss(task, network, tokenizer, problems, params)
+        },
+    )
+    stop = validation_callback.stop_step
     trainer = SftTrainer(
         model=network,
         args=_build_arguments(params, batching, len(rows), folder, run),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=Dataset.from_list(rows if stop is None else rows[: stop * sft.batch_size]),
         processing_class=tokenizer,
         peft_config=models.build_lora_config(params.model, network),
-        callbacks=[curves, CheckpointCallback(folder, journal), *callbacks],
+        callbacks=[curves, validation_callback, CheckpointCallback(folder, journal), *callbacks],
     )
     replace_progress_bar(trainer, PROGRESS_LABELS)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     if state.is_main_process:
         network = trainer.accelerator.unwrap_model(trainer.model)
+        validation_callback.restore_best(network)
         models.save_model(network, tokenizer, model, adapter=params.model.keeps_adapter)
         longest = max(sum(label != IGNORED_LABEL for label in row["labels"]) for row in rows)
         summary = {"problems": len(records), "shots_dropped": num_dropped, "longest_answer": longest}
-        curves.close({"run": run.as_dict(task.name)} | summary)
+        curves.close({"run": run.as_dict(task.name)} | summary | validation_callback.summarize())
         shutil.rmtree(folder)
     state.wait_for_everyone()
+
+
+@torch.no_grad()
+def compute_reference_loss(task: Task, model: Any, tokenizer: Any, problems: Sequence[Record], params: Params) -> float:
+    """Return the mean loss per token of the problems' reference completions, without worked examples or renaming.
+
+    Raises:
+        ValueError: a completion cannot be tokenised.
+    """
+    rows, max_tokens = [], params.prompt.max_tokens
+    for problem in problems:
+        prompt = sample_training_prompt(
+            task, tokenizer, problem, (), "", shot_range=(0, 0), rename=False, max_tokens=max_tokens
+        )
+        rows.append(_build_row(prompt.ids, encode_reference(task, tokenizer, problem, prompt)))
+    loss, num_tokens = 0.0, 0
+    for start in range(0, len(rows), params.sft.micro_batch_size):
+        batch = rows[start : start + params.sft.micro_batch_size]
+        ids, labels, mask = (
+            pad_sequence(list(map(torch.tensor, sequences)), batch_first=True, padding_value=padding).to(model.device)
+            for sequences, padding in (
+                ([row["input_ids"] for row in batch], tokenizer.pad_token_id),
+                ([row["labels"] for row in batch], IGNORED_LABEL),
+                ([[1] * len(row["labels"]) for row in batch], 0),
+            )
+        )
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
+        loss += cross_entropy(logits.transpose(1, 2), labels[:, 1:], reduction="sum", ignore_index=IGNORED_LABEL).item()
+        num_tokens += int((labels[:, 1:] != IGNORED_LABEL).sum())
+    return loss / num_tokens
 
 
 def _build_rows(
@@ -119,11 +170,13 @@ def _build_rows(
                 rename=params.sft.renaming,
                 max_tokens=params.prompt.max_tokens,
             )
-            completion = encode_reference(task, tokenizer, problem, prompt)
-            labels = [IGNORED_LABEL] * len(prompt.ids) + completion
-            rows.append({"input_ids": prompt.ids + completion, "labels": labels})
+            rows.append(_build_row(prompt.ids, encode_reference(task, tokenizer, problem, prompt)))
             num_dropped += prompt.num_dropped
     return rows, num_dropped
+
+
+def _build_row(prompt: list[int], completion: list[int]) -> dict[str, list[int]]:
+    return {"input_ids": prompt + completion, "labels": [IGNORED_LABEL] * len(prompt) + completion}
 
 
 def _build_arguments(params: Params, batching: Batching, num_rows: int, folder: Path, run: Run) -> SFTConfig:
@@ -162,5 +215,6 @@ def _compute_fingerprint(records: Sequence[Record], params: Params, base: str, p
         "prompt": params.prompt.model_dump(),
         "model": params.model.model_dump(),
         "sft": params.sft.model_dump(exclude={"save_steps"}),  # changes no result
+        "validation": params.validation.model_dump(exclude={"steps"}),  # of GRPO
     }
     return compute_fingerprint(settings, records, (), base, processes)

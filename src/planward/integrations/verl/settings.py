@@ -148,6 +148,10 @@ def iter_unsupported(params: Params, cluster: ClusterConfig) -> Iterator[str]:
         yield "grpo.replay: verl does not insert stored plans into groups; fix: false"
     if grpo.temperatures is not None:
         yield "grpo.temperatures: verl has one temperature for all prompts; fix: null, and set grpo.temperature"
+    if grpo.warmup_ratio:
+        yield "grpo.warmup_ratio: its schedule would differ from TRL's; fix: 0.0"
+    if params.validation.patience is not None:
+        yield "validation.patience: verl does not stop early; fix: null"
     if grpo.loss_type not in LOSSES:
         yield f"grpo.loss_type: verl has no {grpo.loss_type}; fix: one of {', '.join(LOSSES)}"
     if grpo.entropy_coef and grpo.loss_type == "dr_grpo":

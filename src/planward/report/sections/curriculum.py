@@ -22,11 +22,15 @@ ADAPTIVE = "adapted during training"
 
 
 def build_curriculum_table(data: PageData, params: Params) -> Table:
-    """For each GRPO run the number of problems scheduled and consumed, and whether they agree row by row."""
+    """For each GRPO run the number of problems scheduled and consumed, and whether they agree row by row.
+
+    A run that validation stopped early agrees if it does up to there.
+    """
     rows = []
     for run in _list_runs(data):
         scheduled, consumed = (_list_problems(frames.get(run)) for frames in (data.schedules, data.consumed))
-        differences = sum(a != b for a, b in zip_longest(scheduled, consumed))
+        trained = _list_problems(data.schedules.get(run), data.training.get(run, {}).get("stop_step"))
+        differences = sum(a != b for a, b in zip_longest(trained, consumed))
         agreement = "" if not (scheduled and consumed) else f"{differences} rows differ" if differences else "all"
         if differences and params.variant(run.method).grpo.adaptive.on:
             agreement = ADAPTIVE
@@ -98,5 +102,9 @@ def _list_runs(data: PageData) -> list[Run]:
     )
 
 
-def _list_problems(frame: pd.DataFrame | None) -> list[str]:
-    return [] if frame is None else list(frame.sort_values(["step", "slot"], kind="stable")["id"])
+def _list_problems(frame: pd.DataFrame | None, num_steps: int | None = None) -> list[str]:
+    """The problems of the first `num_steps` steps, or of all, in order."""
+    if frame is None:
+        return []
+    frame = frame if num_steps is None else frame[frame["step"] < num_steps]
+    return list(frame.sort_values(["step", "slot"], kind="stable")["id"])

@@ -15,10 +15,14 @@ from planward.report.sections.elements import Table, flatten, format_number
 
 MAX_POINTS = 50  # a curve with more steps is averaged over neighbours
 MAIN_CURVES = [
-    *("validation_success", "loss", "reward", "success", "kl", "completion_length"),
+    *("validation_success", "validation_loss", "loss", "reward", "success", "kl", "completion_length", "truncated"),
     *("zero_spread", "reward_by_domain"),
 ]
-TITLES = {"validation_success": "success on validation"}  # of curves whose name says too little
+TITLES = {  # of curves whose name says too little
+    "validation_success": "success on validation",
+    "validation_loss": "loss on validation",
+    "truncated": "share cut off at the length limit",
+}
 Curves = Mapping[str, Sequence[Point]]  # by name
 
 
