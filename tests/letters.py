@@ -48,14 +48,17 @@ class LettersTask:
 
     def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:
         assert problem.response is not None
-        return rename(problem.response, renaming)
+        return self.rename_completion(problem, problem.response, renaming)
 
-    def undo_renaming(self, completion: str, renaming: Renaming) -> str:
+    def undo_renaming(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
         return rename(completion, {new: old for old, new in renaming.items()})
 
-    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:
+    def rename_completion(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
+        return rename(completion, renaming)
+
+    def verify(self, problem: Record, completion: str, renaming: Renaming | None = None) -> Verdict:
         expected = self.reference_completion(problem).split()
-        letters = self.undo_renaming(completion, renaming).split()
+        letters = self.undo_renaming(problem, completion, renaming or NO_RENAMING).split()
         if letters == expected:
             return Verdict("right", 1.0, True, plan=completion)
         common = (Counter(expected) & Counter(letters)).total() / max(len(expected), len(letters))

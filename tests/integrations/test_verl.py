@@ -295,8 +295,7 @@ def test_modules_are_imported_without_ray_or_verl() -> None:
 def test_rewards_are_sparse_or_dense(planning: ExportedRun, tmp_path: Path) -> None:
     row = planning.rows[0]
     correct, partial, *_ = build_completions(planning, row)
-    unrenamed = planning.task.undo_renaming(partial, json.loads(row["extra_info"]["alias"]))
-    verdict = planning.task.verify(parse_record(row), unrenamed)
+    verdict = planning.task.verify(parse_record(row), partial, json.loads(row["extra_info"]["alias"]))
     assert -1 < verdict.reward < 1
     assert score_completion(planning, row, correct) == {
         "score": 1.0,
@@ -388,6 +387,8 @@ def build_test_settings(params: Params, cluster: ClusterConfig = CLUSTER, plain:
         ("grpo.loss_type", {"grpo": {"loss_type": "bnpo"}}),
         ("grpo.entropy_coef", {"grpo": {"loss_type": "dr_grpo", "entropy_coef": 0.1}}),
         ("grpo.scale_rewards", {"grpo": {"scale_rewards": "batch"}}),
+        ("grpo.warmup_ratio", {"grpo": {"warmup_ratio": 0.1}}),
+        ("validation.patience", {"validation": {"patience": 2}}),
         ("model.backend", {"model": {"backend": "unsloth"}}),
         ("model.load_in_4bit", {"model": {"load_in_4bit": True}}),
         (

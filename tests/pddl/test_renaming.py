@@ -31,6 +31,7 @@ SIZES = {
     "grippers": {"robots": (1, 2), "rooms": (2, 3), "objects": (2, 3)},
     "spanner": {"spanners": (2, 4), "nuts": (2, 3), "locations": (1, 3)},
     "delivery": {"width": (2, 3), "height": (1, 2), "packages": (2, 3)},
+    "elevator": {"floors": (2, 2), "passengers": (1, 3)},  # floors of no passenger could be exchanged
 }
 # Stems of the names that are exchanged; the others describe positions, or whose gripper it is.
 EXCHANGED_STEMS = {
@@ -43,7 +44,7 @@ EXCHANGED_STEMS = {
 
 
 def sample_problem(rng: Random, domain: str) -> Problem:
-    instance = sample_instance(rng, domain, SIZES[domain], safety=rng.random() < 0.5, max_states=20_000)
+    instance = sample_instance(rng, domain, SIZES[domain], safety=rng.random() < 0.5)
     return build_problem(domain, instance)
 
 
@@ -69,7 +70,7 @@ def test_renaming_keeps_verdicts(domain: str, seed: int) -> None:
         assert select_compared_fields(outcome) == select_compared_fields(renamed_outcome)
 
 
-@pytest.mark.parametrize("domain", GENERATED_DOMAINS)
+@pytest.mark.parametrize("domain", EXCHANGED_STEMS)  # in elevator it depends on which floors are in use
 @settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_structural_names_stay(domain: str, seed: int) -> None:
@@ -146,7 +147,8 @@ def test_task_prompts_and_verifies_with_renamed_objects(
         completion = task.reference_completion(record, renaming)
         verdict = task.verify(record, completion, renaming)
         assert verdict.success
-        assert verdict.plan == task.reference_completion(record) == task.undo_renaming(completion, renaming)
+        assert verdict.plan == record.response == task.undo_renaming(record, completion, renaming)
+        assert task.rename_completion(record, verdict.plan, renaming) == completion
         plain, prompt = task.prompt(record, [example]), task.prompt(record, [example], renaming)
         assert task.prompt(record, [example], {}) == plain
         goal = set(task.load_problem(record.meta.domain_file, record.meta.problem_file).goal)
@@ -163,7 +165,8 @@ def test_task_prompts_and_verifies_with_renamed_objects(
             other = parse_problem(text, load_generated_domain(record.domain))
             assert PlanVerifier(other).verify(completion.split("\n")).label is Label.SUCCESS
     completions = [task.reference_completion(r, renaming) for r, renaming in zip(records, renamings, strict=True)]
-    original = [task.undo_renaming(text, renaming) for text, renaming in zip(completions, renamings, strict=True)]
+    prompted = zip(records, completions, renamings, strict=True)
+    original = [task.undo_renaming(record, text, renaming) for record, text, renaming in prompted]
     judged = task.judge(list(zip(records, original, strict=True)))
     assert all(verdict.success for verdict in judged)
 

@@ -94,7 +94,8 @@ def test_predictions_have_the_verdicts_of_val(params_in_project: Params) -> None
     assert len(predictions) == 3 * len(test)
     assert {(row["id"], row["shot_num"]) for row in predictions} == {(i, n) for i in test for n in (0, 1, 3)}
     task = load_task(params_in_project)
-    verdicts = task.judge([(test[row["id"]], row["completion"]) for row in predictions])
+    pairs = [(test[row["id"]], row["completion"]) for row in predictions]
+    verdicts = task.judge([(record, task.undo_renaming(record, text)) for record, text in pairs])
     for row, verdict in zip(predictions, verdicts, strict=True):
         assert (row["label"], row["reward"], row["plan"]) == (verdict.label, verdict.reward, verdict.plan)
         assert row["success"] == (row["label"] == "success_plans") == (row["reward"] == 1)
@@ -111,9 +112,8 @@ def test_predictions_have_the_verdicts_of_val(params_in_project: Params) -> None
 def test_reference_plans_succeed(params_in_project: Params) -> None:
     task = load_task(params_in_project)
     test = list(read_records(Path("results/score/test.jsonl")))
-    assert {
-        verdict.reward for verdict in task.judge([(record, task.reference_completion(record)) for record in test])
-    } == {1.0}
+    pairs = [(record, task.undo_renaming(record, task.reference_completion(record))) for record in test]
+    assert {verdict.reward for verdict in task.judge(pairs)} == {1.0}
 
 
 def test_examples_are_nested_and_other_problems_of_the_domain(params_in_project: Params) -> None:

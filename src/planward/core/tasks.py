@@ -47,11 +47,12 @@ class Task(Protocol):
     `prompt` returns plain text for models without a chat template, chat messages otherwise. `verify` judges one
     completion, fast, for training rewards; `judge` judges many, and is the authority for every published number.
 
-    A prompt may rename the problem's objects. Its completions then use the new names, as does `reference_completion`,
-    until `undo_renaming`; verdicts always refer to the problem's own names.
+    A prompt may have other names than the problem: a random renaming exchanges names of objects, and a task may state
+    all problems in one language. Completions of the prompt then have its names, as does `reference_completion`;
+    `undo_renaming` translates them to the problem's own names, to which verdicts refer, and `rename_completion` back.
 
-    A task that inherits from this class gets the defaults below: no renaming, random examples of the same domain, and
-    one verifier.
+    A task that inherits from this class gets the defaults below: no other names, random examples of the same domain,
+    and one verifier.
     """
 
     name: str
@@ -105,18 +106,29 @@ class Task(Protocol):
         """Render the worked examples unchanged, then the problem, renamed."""
         ...
 
-    def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
-        """Return the reference completion, renamed, without the end-of-sequence token."""
+    def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:
+        """Return the reference completion in the prompt's names, without the end-of-sequence token."""
         if problem.response is None:
             raise ValueError(f"{problem.id or problem.meta.problem_file}: the record has no reference completion")
-        return problem.response
+        return self.rename_completion(problem, problem.response, renaming)
 
-    def undo_renaming(self, completion: str, renaming: Renaming) -> str:  # noqa: ARG002
-        """Translate a completion of the renamed problem to the problem's own names."""
+    def undo_renaming(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
+        """Translate a completion from the names of the problem's prompt to its own; never fails."""
         return completion
 
-    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:
-        """Judge one completion in-process; raises VerifierError where no verdict could be reached."""
+    def rename_completion(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
+        """Translate a completion from the problem's own names to its prompt's; the inverse of `undo_renaming`."""
+        return completion
+
+    def verify(self, problem: Record, completion: str, renaming: Renaming | None = None) -> Verdict:
+        """Judge one completion in-process.
+
+        Args:
+            renaming: of the prompt, in whose names the completion is; None: it is in the problem's own names.
+
+        Raises:
+            VerifierError: no verdict could be reached.
+        """
         ...
 
     def judge(self, pairs: Sequence[tuple[Record, str]]) -> list[Verdict]:

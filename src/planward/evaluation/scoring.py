@@ -57,7 +57,7 @@ def build_evaluation_prompts(
 
 @dataclass(frozen=True)
 class JudgedCompletion:
-    """The completion of a prompt, with its verdict."""
+    """The completion of a prompt, in the prompt's names, with its verdict, in the problem's own."""
 
     prompt: EvaluationPrompt
     ids: list[int]  # token ids of the prompt
@@ -95,7 +95,7 @@ def complete_and_judge(
     )
     by_ids = dict(zip(distinct, completions, strict=True))
     problems = {(prompt.problem.id, by_ids[ids]): prompt.problem for prompt, ids in zip(prompts, encoded, strict=True)}
-    pairs = [(problem, completion) for (_, completion), problem in problems.items()]
+    pairs = [(problem, task.undo_renaming(problem, completion)) for (_, completion), problem in problems.items()]
     judged = [task.verify(problem, text) for problem, text in pairs] if in_process else task.judge(pairs)
     verdicts = dict(zip(problems, judged, strict=True))
     return [

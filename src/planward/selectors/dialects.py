@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from planward.core import paths
 from planward.core.records import Record
+from planward.core.registry import load_task
+from planward.core.tasks import Task
+from planward.params import Params
+from planward.selectors.config import SelectorsConfig
+
+
+def load_track_task(params: Params, config: SelectorsConfig) -> Task:
+    """Load the task of the track's problems, with `prompt.names: literal` where there are dialects.
+
+    Dialects of a domain differ in names and the order of arguments only. Translated by structure, all would look like
+    the plain one, and no example could tell anything about a problem's dialect.
+    """
+    if config.dialects > 1:
+        prompt = params.prompt.model_copy(update={"names": "literal"})
+        params = params.model_copy(update={"prompt": prompt})
+    return load_task(params, paths.SELECTORS.problems)
 
 
 def get_dialect(record: Record) -> int:

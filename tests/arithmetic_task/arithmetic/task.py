@@ -43,7 +43,7 @@ class ArithmeticTask(Task):
         shown = [f"{example.prompt} {example.response} ;" for example in examples]
         return " ".join([*shown, problem.prompt])
 
-    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:  # noqa: ARG002
+    def verify(self, problem: Record, completion: str, renaming: Renaming | None = None) -> Verdict:  # noqa: ARG002
         answer = completion.strip()
         if not answer.isdigit():
             return Verdict("no_number", -1.0, False, detail="the completion is no number")

@@ -19,7 +19,6 @@ from torch.nn.functional import cosine_similarity
 from planward.analysis.outcomes import PredictionsError
 from planward.core import paths
 from planward.core.records import Record, read_records
-from planward.core.registry import load_task
 from planward.core.runs import POINTERS, RULES, Run
 from planward.core.verdicts import VerifierError
 from planward.curriculum.training_sets import select_balanced, select_training_set
@@ -27,6 +26,7 @@ from planward.inference.models import load_model
 from planward.params import ParamsError
 from planward.selectors.beams import read_beams
 from planward.selectors.config import SelectorsConfig
+from planward.selectors.dialects import load_track_task
 from planward.selectors.embeddings import read_embeddings
 from planward.selectors.pointer import Pointer, load_pointer
 from planward.selectors.pools import sample_pool
@@ -127,7 +127,7 @@ class Problems:
 
     def __init__(self, project: Project) -> None:
         self.params, self.config = project.params, project.config
-        self.task = load_task(self.params, RESULTS.problems)
+        self.task = load_track_task(self.params, self.config)
         self.train, self.validation, self.test = (
             list(read_records(RESULTS.dialects / f"{name}.jsonl")) for name in paths.SPLITS
         )

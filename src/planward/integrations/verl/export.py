@@ -21,7 +21,7 @@ from planward.core.files import open_atomic, write_json
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
 from planward.core.runs import Run
-from planward.core.tasks import Task
+from planward.core.tasks import NO_RENAMING, Task
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.integrations.verl.config import CLUSTER_FILE, ClusterConfig
 from planward.integrations.verl.rewards import PARAMS_FILE, PROBLEMS_DIR
@@ -162,7 +162,8 @@ def _check_schedule(schedule: Sequence[Row], records: Sequence[Record], params: 
 
 def _check_references(task: Task, records: Sequence[Record]) -> None:
     """Raise ValueError, naming problems, if the reward function would not accept a reference completion."""
-    failed = [record.id for record in records if not task.verify(record, task.reference_completion(record)).success]
+    pairs = ((record, task.reference_completion(record)) for record in records)
+    failed = [record.id for record, completion in pairs if not task.verify(record, completion, NO_RENAMING).success]
     if failed:
         raise ValueError(f"{len(failed)} reference completion(s) fail, of problems {', '.join(failed[:5])}")
 

@@ -84,7 +84,7 @@ class Judge:
     def verify(self, record: Record, completion: str, renaming: Mapping[str, str], row: Mapping[str, Any]) -> Verdict:
         """Verdict of `task.verify`; in training, a share of them is checked against `task.judge`."""
         with self._lock:
-            completion = self.task.undo_renaming(completion, renaming)
+            completion = self.task.undo_renaming(record, completion, renaming)
             verdict = self.task.verify(record, completion)
             if row.get("split") == TRAINING_SPLIT and _is_audited(self.params.seed, self.params.grpo, row, completion):
                 (second,) = self.task.judge([(record, completion)])

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from planward.core import paths
 from planward.core.files import write_json
 from planward.core.records import Record, read_records
-from planward.core.registry import load_task
 from planward.core.tasks import Task
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.selectors.config import SelectorsConfig
+from planward.selectors.dialects import load_track_task
 from planward.tasks.planning.config import PlanningParams
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(params: PlanningParams, config: SelectorsConfig, split: Split) -> None:
     from planward.selectors.search import search_beams
 
     dialects, out = paths.SELECTORS.dialects, paths.SELECTORS.beams
-    task = load_task(params, paths.SELECTORS.problems)
+    task = load_track_task(params, config)
     training = list(read_records(dialects / "train.jsonl"))
     if split == "train":
         queries = select_training_set(training, params.dataset_sizes[-1])

@@ -10,10 +10,9 @@ from planward.core import paths
 from planward.core.files import write_json
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record, read_records
-from planward.core.registry import load_task
 from planward.core.tasks import Messages, Task
 from planward.selectors.config import SelectorsConfig
-from planward.selectors.dialects import get_dialect
+from planward.selectors.dialects import get_dialect, load_track_task
 from planward.tasks.planning.config import PlanningParams
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def compute_raw_embeddings(
 
         vectors = embeddings.read_embeddings(config.embeddings_file, [record.id for record in problems])
         return torch.stack(list(vectors.values()))
-    task = load_task(params, paths.SELECTORS.problems)
+    task = load_track_task(params, config)
     if config.embeddings == "tfidf":
         texts = [get_problem_text(task.prompt(record, [])) for record in problems]
         return embeddings.compute_tfidf_embeddings(texts[:num_training], texts)

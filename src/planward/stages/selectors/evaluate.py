@@ -8,11 +8,11 @@ from itertools import islice
 from planward.core import paths
 from planward.core.files import write_json, write_jsonl
 from planward.core.records import Record, read_records
-from planward.core.registry import load_task
 from planward.core.runs import POINTERS, RULES, Run
 from planward.core.tasks import Task
 from planward.curriculum.training_sets import select_balanced
 from planward.selectors.config import SelectorsConfig
+from planward.selectors.dialects import load_track_task
 from planward.tasks.planning.config import PlanningParams
 
 
@@ -26,7 +26,7 @@ def run(params: PlanningParams, config: SelectorsConfig, size: int, seed: int) -
     from planward.selectors.frozen_model import load_frozen_model
     from planward.selectors.selection import order_for_prompt
 
-    results, task = paths.SELECTORS, load_task(params, paths.SELECTORS.problems)
+    results, task = paths.SELECTORS, load_track_task(params, config)
     problems = select_balanced(read_records(results.dialects / "test.jsonl"), config.test)
     if not problems:
         raise ValueError(f"{results.dialects}/test.jsonl is empty; fix: provide more problems or raise split.test")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
 from planward.core.records import Record, read_records
-from planward.core.registry import load_task
 from planward.core.runs import Run
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.params import ParamsError
 from planward.selectors.config import SelectorsConfig
+from planward.selectors.dialects import load_track_task
 from planward.tasks.planning.config import PlanningParams
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
     from planward.selectors.pools import sample_pool
     from planward.selectors.validation import SelectorValidation
 
-    results, task = paths.SELECTORS, load_task(params, paths.SELECTORS.problems)
+    results, task = paths.SELECTORS, load_track_task(params, config)
     training = list(read_records(results.dialects / "train.jsonl"))
 
     def find_pool(query: Record) -> list[Record]:

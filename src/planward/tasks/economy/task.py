@@ -124,10 +124,13 @@ class EconomyTask:
             name = problem.id or problem.meta.problem_file
             raise ValueError(f"{name}: the record holds no reference decision: {error}") from None
 
-    def undo_renaming(self, completion: str, renaming: Renaming) -> str:  # noqa: ARG002
+    def undo_renaming(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
         return completion
 
-    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:  # noqa: ARG002
+    def rename_completion(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
+        return completion
+
+    def verify(self, problem: Record, completion: str, renaming: Renaming | None = None) -> Verdict:  # noqa: ARG002
         """Reward a decision with its utility, scaled to [MIN_REWARD, 1]; anything else gets -1.
 
         Raises:

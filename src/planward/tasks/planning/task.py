@@ -22,7 +22,9 @@ from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.difficulty import parse_difficulty
 from planward.tasks.planning.examples import sample_examples
 from planward.tasks.planning.identity import identify_problem
+from planward.tasks.planning.lexicon import Lexicon, build_lexicon, render_prompt
 from planward.tasks.planning.lines import LineValidator
+from planward.tasks.planning.neutral import TooManySymbols
 from planward.tasks.planning.prompt import render_compact_prompt, render_full_prompt
 from planward.tasks.planning.reward import build_verdict
 from planward.tasks.planning.sources import generate_domain_records, prepare_problems
@@ -41,6 +43,7 @@ class PlanningTask:
         self.domains = tuple(params.difficulty)
         self.line_validator = LineValidator(self, params, root)
         self.load_problem = lru_cache(maxsize=4096)(self._load_problem)
+        self.load_lexicon = lru_cache(maxsize=2048)(self._load_lexicon)
         self.build_verifier = lru_cache(maxsize=64)(lambda *files: PlanVerifier(self.load_problem(*files)))
         self.compute_core = cache(lambda *files: identify_problem(*(root / file for file in files)).core)
 
@@ -77,25 +80,46 @@ class PlanningTask:
         return str(self.compute_core(problem.meta.domain_file, problem.meta.problem_file))
 
     def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:
-        if self.params.prompt.style == "compact":
-            renamed = rename_problem(self._load(problem), renaming) if renaming else self._load(problem)
-            return render_compact_prompt(renamed, [(self._load(e), self.reference_completion(e)) for e in examples])
-        texts = [(self._read_text(e.meta.problem_file), self.reference_completion(e)) for e in examples]
-        text = rename_problem_text(self._read_text(problem.meta.problem_file), renaming)
-        return render_full_prompt(self._read_text(problem.meta.domain_file), text, texts)
+        """Render a prompt in the style and with the names of params.yaml.
+
+        Raises:
+            TooManySymbols: there are not enough neutral names; the message names the problem.
+        """
+        plans = [_format_reference(example) for example in examples]
+        if self.params.prompt.style == "full":
+            texts = [self._read_text(example.meta.problem_file) for example in examples]
+            text = rename_problem_text(self._read_text(problem.meta.problem_file), renaming)
+            domain_text = self._read_text(problem.meta.domain_file)
+            return render_full_prompt(domain_text, text, list(zip(texts, plans, strict=True)))
+        lexicon = self._find_lexicon(problem, renaming)
+        if lexicon is None:
+            parsed = rename_problem(self._load(problem), renaming) if renaming else self._load(problem)
+            return render_compact_prompt(parsed, zip(map(self._load, examples), plans, strict=True))
+        lexicons = [
+            self.load_lexicon(example.meta.domain_file, example.meta.problem_file, neutral=lexicon.is_neutral)
+            for example in examples
+        ]
+        for record, own in ((problem, lexicon), *zip(examples, lexicons, strict=True)):
+            _check_symbols(record, own)
+        return render_prompt(lexicon, list(zip(lexicons, plans, strict=True)))
 
     def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:
         """Return the reference plan, one action per line; raises ValueError where the record has none."""
-        plan = extract_plan(problem.response or "")
-        if not plan:
-            raise ValueError(f"{problem.id or problem.meta.problem_file}: the record holds no reference plan")
-        return rename_plan("\n".join(plan), renaming)
+        return self.rename_completion(problem, _format_reference(problem), renaming)
 
-    def undo_renaming(self, completion: str, renaming: Renaming) -> str:
-        return rename_plan(completion, invert_names(renaming)) if renaming else completion
+    def undo_renaming(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:
+        lexicon = self._find_lexicon(problem, renaming)
+        text = lexicon.decode_plan(completion) if lexicon else completion
+        return rename_plan(text, invert_names(renaming)) if renaming else text
 
-    def verify(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> Verdict:
-        completion = self.undo_renaming(completion, renaming)
+    def rename_completion(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:
+        lexicon = self._find_lexicon(problem, renaming)
+        text = rename_plan(completion, renaming) if renaming else completion
+        return lexicon.encode_plan(text) if lexicon else text
+
+    def verify(self, problem: Record, completion: str, renaming: Renaming | None = None) -> Verdict:
+        if renaming is not None:
+            completion = self.undo_renaming(problem, completion, renaming)
         plan = extract_plan(completion)
         if plan is None:
             return _build_prose_verdict()
@@ -118,6 +142,29 @@ class PlanningTask:
         outcomes = iter(val.validate_many(jobs, limits.timeout, limits.workers, caption))
         return [_build_prose_verdict() if plan is None else build_verdict(next(outcomes), plan) for plan in plans]
 
+    def _find_lexicon(self, problem: Record, renaming: Renaming) -> Lexicon | None:
+        """Return the lexicon of a problem's prompt; None where the prompt has the problem's own names.
+
+        These are prompts of style `full`, with `prompt.names: literal`, and of PDDL that only VAL supports.
+        """
+        if self.params.prompt.style == "full" or self.params.prompt.names == "literal":
+            return None
+        try:
+            return self.load_lexicon(problem.meta.domain_file, problem.meta.problem_file, frozenset(renaming.items()))
+        except UnsupportedError:
+            return None
+
+    def _load_lexicon(
+        self,
+        domain_file: str,
+        problem_file: str,
+        renaming: frozenset[tuple[str, str]] = frozenset(),
+        *,
+        neutral: bool = False,
+    ) -> Lexicon:
+        problem = self.load_problem(domain_file, problem_file)
+        return build_lexicon(rename_problem(problem, dict(renaming)) if renaming else problem, neutral=neutral)
+
     def _load(self, record: Record) -> Problem:
         return self.load_problem(record.meta.domain_file, record.meta.problem_file)
 
@@ -126,6 +173,25 @@ class PlanningTask:
 
     def _read_text(self, file: str) -> str:
         return (self.root / file).read_text(encoding="utf-8")
+
+
+def _check_symbols(problem: Record, lexicon: Lexicon) -> None:
+    """Raise TooManySymbols, naming the problem, where there are not enough neutral names."""
+    try:
+        _ = lexicon.header, lexicon.text
+    except TooManySymbols as error:
+        raise TooManySymbols(
+            f"problem {problem.id} ({problem.meta.problem_file}) has {error} in a compact prompt; fix: set "
+            "prompt.style: full, for a model with a chat template, or leave the problem out"
+        ) from None
+
+
+def _format_reference(problem: Record) -> str:
+    """Return the reference plan in the problem's own names; raises ValueError where the record has none."""
+    plan = extract_plan(problem.response or "")
+    if not plan:
+        raise ValueError(f"{problem.id or problem.meta.problem_file}: the record holds no reference plan")
+    return "\n".join(plan)
 
 
 def _build_prose_verdict() -> Verdict:

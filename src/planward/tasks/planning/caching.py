@@ -1,0 +1,31 @@
+"""A cache for what is computed once for each domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import TypeVar
+
+from planward.pddl.language import Domain
+
+T = TypeVar("T")
+MAX_DOMAINS = 256  # whose results are kept
+
+
+class _DomainKey:
+    """A domain as a key: equal to the same object only, for domains are not hashable."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def __hash__(self) -> int:
+        return id(self.domain)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _DomainKey) and other.domain is self.domain
+
+
+def cache_by_domain(function: Callable[[Domain], T]) -> Callable[[Domain], T]:
+    """Cache a function's results for the most recent domains."""
+    cached = lru_cache(maxsize=MAX_DOMAINS)(lambda key: function(key.domain))
+    return wraps(function)(lambda domain: cached(_DomainKey(domain)))
