@@ -160,7 +160,7 @@ def iter_generated_cases(domain: str, sort: str, seed: int, params: PlanningPara
     sizes = {name: bounds for name, bounds in params.problems.generated[domain].items() if not isinstance(bounds, int)}
     for number in count():
         rng = Random(f"{seed}:{domain}:{sort}:{number}")
-        instance = sample_instance(rng, domain, sizes, sort == "safety", params.problems.max_states)
+        instance = sample_instance(rng, domain, sizes, sort == "safety")
         if sort == "any":
             constraints = ConstraintSampler(rng, build_problem(domain, instance)).sample_constraints()
             instance = replace(instance, constraints=constraints)

@@ -39,13 +39,13 @@ VARIANTS = {  # sequence length, bfloat16, logits of all tokens
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     params = load_base_config(BASE / "params.yaml")
-    tokenizer = build_tokenizer(build_vocabulary(params.vocabulary), 2 * params.long_sequence)
+    tokenizer = build_tokenizer(build_vocabulary(), 2 * params.long_sequence)
     torch.manual_seed(params.seed)
     model = LlamaForCausalLM(AutoConfig.from_pretrained(BASE))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batches = {
         length: list(
-            islice(PackedBatches(params.model_copy(update=dict.fromkeys(LENGTH_KEYS, length)), tokenizer), steps)
+            islice(PackedBatches(params.model_copy(update=dict.fromkeys(LENGTH_KEYS, length)), 0, tokenizer), steps)
         )
         for length in {length for length, _, _ in VARIANTS.values()}
     }

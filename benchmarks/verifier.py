@@ -368,7 +368,7 @@ def iter_workloads(
         for sort in sorts:
             rng, workloads = Random(f"{seed}:{domain}:{sort}"), []
             for number in range(problems):
-                instance = sample_instance(rng, domain, sizes, sort == "safety", PARAMS.max_states)
+                instance = sample_instance(rng, domain, sizes, sort == "safety")
                 file = folder / f"{domain}{sort}{plans}-{number}.pddl"
                 file.write_text(render_problem(domain, instance), encoding="utf-8")
                 workloads.append(add_plans(Workload(domain_file, file, ()), rng, plans))

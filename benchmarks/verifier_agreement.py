@@ -13,12 +13,10 @@ from random import Random
 from candidate_plans import Candidate
 from planward import val
 from planward.core.verdicts import Label, Outcome
-from planward.pddl.grounding import ground_problem
 from planward.pddl.language import Problem
-from planward.pddl.search import SearchLimitError, UnsolvableError, find_shortest_plan
 from planward.pddl.simulation import PlanVerifier
 from planward.tasks.planning.completion import extract_plan
-from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem
+from planward.tasks.planning.domains import GENERATED_DOMAINS, find_plan
 from planward.tasks.planning.domains.constraints import constrain_instance
 from planward.tasks.planning.domains.instances import Instance
 from planward.val.inputs import read_inputs
@@ -105,31 +103,25 @@ def select_compared_fields(outcome: Outcome | str) -> tuple[object, ...]:
     return outcome.label, outcome.failing_step, outcome.plan_size, outcome.goals_satisfied, outcome.goals_total
 
 
-def sample_instance(
-    rng: Random, domain: str, sizes: Mapping[str, tuple[int, int]], safety: bool, max_states: int
-) -> Instance:
+def sample_instance(rng: Random, domain: str, sizes: Mapping[str, tuple[int, int]], safety: bool) -> Instance:
     """Sample a generated problem whose goal is initially open; with `safety`, under satisfiable constraints.
 
     Args:
         sizes: smallest and largest value of each size, as in `problems.generated` of params.yaml.
 
     Raises:
-        SearchLimitError: no problem of these sizes was sampled whose plan is found among `max_states` states.
+        RuntimeError: no problem of these sizes was sampled that meets the conditions.
     """
     for _ in range(MAX_SAMPLES):
         sampled_sizes = {name: rng.randint(*bounds) for name, bounds in sizes.items()}
         instance = GENERATED_DOMAINS[domain].generate(rng, sampled_sizes)
-        if set(instance.init) >= set(instance.goal):
+        if set(instance.init) >= set(instance.goal) or not (plan := find_plan(domain, instance)):
             continue
         if not safety:
             return instance
-        with suppress(SearchLimitError, UnsolvableError):
-            plan = find_shortest_plan(ground_problem(build_problem(domain, instance)), max_states)
-            if constrained := constrain_instance(rng, domain, instance, plan, max_states):
-                return constrained[0]
-    raise SearchLimitError(
-        f"{domain}: none of {MAX_SAMPLES} sampled problems is initially open and solvable in {max_states} states"
-    )
+        if constrained := constrain_instance(rng, domain, instance, plan):
+            return constrained[0]
+    raise RuntimeError(f"{domain}: none of {MAX_SAMPLES} sampled problems meets the conditions")
 
 
 def extract_candidates(completions: Iterable[str]) -> list[Candidate]:

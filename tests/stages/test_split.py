@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from planward.core.records import Meta, Record
 from planward.core.runs import Run
 from planward.core.verdicts import VerifierError
 from planward.params import ParamsError
@@ -87,8 +89,10 @@ def read_quarantine() -> list[dict[str, Any]]:
 def check_counts(lines: int) -> dict[str, Any]:
     """Check that no line was lost; returns the metrics of the split."""
     metrics: dict[str, Any] = json.loads(Path("results/split/metrics.json").read_text())
-    assert metrics["lines"] == lines == len(read_splits()) + len(read_quarantine())
-    assert metrics["kept"] == {side: len(read_rows(Path(f"results/split/{side}.jsonl"))) for side in SIDES}
+    files = (*SIDES, "held_out")
+    assert metrics["kept"] == {name: len(read_rows(Path(f"results/split/{name}.jsonl"))) for name in files}
+    assert metrics["lines"] == lines == sum(metrics["kept"].values()) + len(read_quarantine())
+    assert len(read_splits()) == sum(metrics["kept"][side] for side in SIDES)
     assert metrics["quarantined"] == len(read_quarantine()) == sum(metrics["quarantined_by_reason"].values())
     return metrics
 
@@ -450,14 +454,16 @@ def test_problems_of_unknown_difficulty_are_easy_and_counted(
 
 
 @pytest.mark.usefixtures("project")
-def test_bucket_thresholds_come_from_the_training_split_only(small: Small) -> None:
+def test_bucket_thresholds_come_from_the_training_split_only(small: Small, capsys: pytest.CaptureFixture[str]) -> None:
     params = small(
         problems={"generated": {"ferry": {"count": 60, "locations": [3, 5], "cars": [1, 3]}}},
         difficulty={"ferry": {"pattern": r"ferry-l(?P<l>\d+)-c(?P<c>\d+)-s\d+", "weights": {"l": 5, "c": 3}}},
     )
     problems.run(params)
     split.run(params)
+    capsys.readouterr()
     score.run(params)
+    printed = capsys.readouterr().out
     table = json.loads(Path("results/score/metrics.json").read_text())["domains"]["ferry"]
     train = read_rows(Path("results/score/train.jsonl"))
     assert table["count"] == len(train) == sum(table["buckets"].values())
@@ -466,6 +472,28 @@ def test_bucket_thresholds_come_from_the_training_split_only(small: Small) -> No
             bucket = "easy" if row["score"] <= table["p40"] else "medium" if row["score"] <= table["p80"] else "hard"
             assert row["bucket"] == bucket
     assert Counter(table["buckets"]) == Counter(row["bucket"] for row in train)
+    with Path("results/score/difficulty.csv").open(encoding="utf-8") as flat:
+        lengths = {row["id"]: int(row["reference_length"]) for row in csv.DictReader(flat)}
+    assert all(lengths[row["id"]] == len(row["response"].splitlines()) for row in train)
+    for bucket in table["buckets"]:
+        expected = [lengths[row["id"]] for row in train if row["bucket"] == bucket]
+        assert table["reference_length"][bucket] == {"median": median(expected), "max": max(expected)}
+        assert f"{median(expected):g}, {max(expected)}" in printed
+
+
+@pytest.mark.parametrize(
+    ("response", "length"),
+    [
+        ("(sail a b)\n(board c b)", 2),
+        ("; found in 2 s\n\n0.000: (sail a b) [1.000]\n  1.000 : (board c b)\n; cost = 2 (unit cost)\n", 2),
+        ('{"work": 0.5, "consumption": 0.2}', None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_length_of_a_reference_is_its_number_of_actions(response: str | None, length: int | None) -> None:
+    meta = Meta(scenario="ferry", domain_file="domain.pddl", problem_file="p.pddl")
+    assert score.count_reference_actions(Record(prompt="Plan.", response=response, meta=meta)) == length
 
 
 def measure_peak_memory(params: PlanningParams, lines: Iterable[dict[str, Any] | bytes]) -> int:
@@ -509,3 +537,43 @@ def test_memory_does_not_grow_with_valid_lines(small: Small) -> None:
 def test_the_shipped_parameters_have_a_difficulty_for_every_generated_domain(shipped: PlanningParams) -> None:
     assert set(shipped.problems.generated) <= set(shipped.difficulty)
     assert (ROOT / "params.yaml").exists()
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("held_out", [["ferry"], ["blocksworld"]])
+def test_held_out_domains_are_in_no_split_and_scored(small: Small, held_out: list[str]) -> None:
+    params = small(split={"held_out_domains": held_out})
+    problems.run(params)
+    split.run(params)
+    score.run(params)
+    assert check_counts(24)["kept"]["held_out"] == 12
+    (trained_on,) = {"blocksworld", "ferry"} - set(held_out)
+    for name in SIDES:
+        assert {row["meta"]["scenario"] for row in read_rows(Path(f"results/score/{name}.jsonl"))} <= {trained_on}
+    rows = read_rows(Path("results/score/held_out.jsonl"))
+    assert [row["meta"]["scenario"] for row in rows] == held_out * 12
+    scores = sorted(row["score"] for row in rows)
+    assert scores[0] < scores[-1]
+    assert {row["bucket"] for row in rows if row["score"] == scores[0]} == {"easy"}
+    assert {row["bucket"] for row in rows} > {"easy"}  # by percentiles of these problems
+    assert list(json.loads(Path("results/score/metrics.json").read_text())["domains"]) == [trained_on]
+    schedule.run(params, Run("grpo", 4, 3407))  # the batch is balanced over the domain that is left
+    slots = pq.read_table("results/schedules/grpo-4-3407.parquet").to_pylist()
+    assert {slot["domain"] for slot in slots} == {trained_on}
+
+
+def test_a_held_out_domain_without_problems_is_an_error_that_names_the_key(project: Path, small: Small) -> None:
+    with pytest.raises(ValueError, match=r"split\.held_out_domains: elevator is no domain of the problems"):
+        small(split={"held_out_domains": ["elevator"]})
+    with pytest.raises(ValueError, match=r"split\.held_out_domains: leaves no domain to train on"):
+        small(split={"held_out_domains": ["ferry", "blocksworld"]})
+    with pytest.raises(ValueError, match="twice"):
+        small(split={"held_out_domains": ["ferry", "ferry"]})
+    write_lines(project / "data/all.jsonl", write_valid_problems(project / "data", 3))
+    params = small(problems={"source": "jsonl", "path": "data"}, split={"held_out_domains": ["grippers"]})
+    problems.run(params)
+    with pytest.raises(ParamsError, match=r"split\.held_out_domains: grippers is no domain of .*blocksworld, ferry"):
+        split.run(params)
+    params = small(problems={"source": "jsonl", "path": "data"}, split={"held_out_domains": ["ferry", "blocksworld"]})
+    with pytest.raises(ParamsError, match=r"split\.held_out_domains: leaves no problem to train on"):
+        split.run(params)

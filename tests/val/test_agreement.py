@@ -29,7 +29,7 @@ def test_on_generated_problems(shipped: Params, tmp_path: Path, domain: str, saf
     sizes = {name: bounds for name, bounds in shipped.problems.generated[domain].items() if not isinstance(bounds, int)}
     agreement = Agreement()
     for number in range(6):
-        instance = sample_instance(rng, domain, sizes, safety, shipped.problems.max_states)
+        instance = sample_instance(rng, domain, sizes, safety)
         file = tmp_path / f"{number}.pddl"
         file.write_text(render_problem(domain, instance), encoding="utf-8")
         problem = load_problem(file, load_domain(domain_file))

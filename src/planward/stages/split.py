@@ -1,4 +1,7 @@
-"""Stage `split`: validate every line, quarantine bad ones, divide the rest by a hash that renaming does not change."""
+"""Stage `split`: validate every line, quarantine bad ones, divide the rest by a hash that renaming does not change.
+
+Problems of held-out domains are in no split, but in a file of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,12 @@ from tqdm import tqdm
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
 from planward.core.hashing import hash_fraction
-from planward.core.paths import SPLITS
+from planward.core.paths import HELD_OUT, SPLITS
 from planward.core.registry import load_task
 from planward.core.tasks import InvalidLine
-from planward.params import Params
+from planward.params import Params, ParamsError
+
+FILES = (*SPLITS, HELD_OUT)
 
 
 @dataclass
@@ -29,7 +34,7 @@ class Counts:
     """Lines by domain and outcome: enough to say whether a domain is left with nothing."""
 
     lines: Counter[str] = field(default_factory=Counter)
-    valid: dict[str, Counter[str]] = field(default_factory=lambda: {split: Counter() for split in SPLITS})
+    valid: dict[str, Counter[str]] = field(default_factory=lambda: {file: Counter() for file in FILES})
     constrained: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     first_reason: dict[str, str] = field(default_factory=dict)
@@ -39,9 +44,10 @@ class Counts:
 
 
 def run(params: Params) -> None:
-    """Write split/{train,validation,test,quarantine}.jsonl and metrics.json.
+    """Write split/{train,validation,test,held_out,quarantine}.jsonl and metrics.json.
 
     Raises:
+        ParamsError: a held-out domain has no problems, or no other domain has any.
         ValueError: there are no lines, or a domain has no valid line; the message shows the first reason.
         VerifierError: no verdict on a reference completion could be reached.
     """
@@ -49,7 +55,7 @@ def run(params: Params) -> None:
     files = sorted(problems.rglob("*.jsonl"))
     task, counts = load_task(params), Counts()
     with ExitStack() as stack:
-        outputs = {split: stack.enter_context(open_atomic(folder / f"{split}.jsonl")) for split in SPLITS}
+        outputs = {file: stack.enter_context(open_atomic(folder / f"{file}.jsonl")) for file in FILES}
         quarantine = stack.enter_context(open_atomic(folder / "quarantine.jsonl"))
         index = stack.enter_context(ProblemIndex())
         for file, number, raw in tqdm(iter_lines(files), desc="splitting", unit="line"):
@@ -69,12 +75,13 @@ def run(params: Params) -> None:
                 counts.reasons[str(reason).partition(":")[0]] += 1
                 counts.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
             else:
-                split = assign_split(core, params)
-                counts.valid[split][domain] += 1
-                counts.constrained[split] += record.constrained
-                outputs[split].write(record.model_dump_json(exclude_none=True) + "\n")
+                output = HELD_OUT if domain in params.split.held_out_domains else assign_split(core, params)
+                counts.valid[output][domain] += 1
+                counts.constrained[output] += record.constrained
+                outputs[output].write(record.model_dump_json(exclude_none=True) + "\n")
             counts.lines[domain] += 1
         check_domains(counts, problems)
+        check_held_out_domains(counts, params)
     write_json(folder / "metrics.json", compute_metrics(counts))
 
 
@@ -150,11 +157,21 @@ def check_domains(counts: Counts, problems: Path) -> None:
         raise ValueError(f"every line is bad for {', '.join(empty) or 'every domain'}:\n{reasons}")
 
 
+def check_held_out_domains(counts: Counts, params: Params) -> None:
+    """Raise ParamsError where a held-out domain has no problems, or all problems are of held-out domains."""
+    held_out, key = params.split.held_out_domains, f"{paths.params_file(params.task)}: split.held_out_domains"
+    if missing := [domain for domain in held_out if not counts.lines[domain]]:
+        known = ", ".join(sorted(filter(None, counts.lines)))
+        raise ParamsError(f"{key}: {', '.join(missing)} is no domain of the problems ({known}); fix: take it out")
+    if not any(counts.valid[split] for split in SPLITS):
+        raise ParamsError(f"{key}: leaves no problem to train on; fix: take a domain out")
+
+
 def compute_metrics(counts: Counts) -> dict[str, Any]:
     return {
         "lines": sum(counts.lines.values()),
         "kept": {split: valid.total() for split, valid in counts.valid.items()},
-        "constrained": {split: counts.constrained[split] for split in SPLITS},
+        "constrained": {file: counts.constrained[file] for file in FILES},
         "kept_by_domain": {split: dict(valid) for split, valid in counts.valid.items()},
         "quarantined": counts.reasons.total(),
         "quarantined_by_reason": dict(counts.reasons),

@@ -52,13 +52,14 @@ SIZES = {
     "grippers": {"robots": (1, 2), "rooms": (2, 2), "objects": (2, 2)},
     "spanner": {"spanners": (1, 3), "nuts": (1, 2), "locations": (1, 2)},
     "delivery": {"width": (2, 2), "height": (1, 2), "packages": (1, 2)},
+    "elevator": {"floors": (2, 3), "passengers": (1, 2)},
 }
-DIALECT_NUMS = {"blocksworld": 16, "ferry": 16, "grippers": 16, "spanner": 8, "delivery": 16}
+DIALECT_NUMS = {"blocksworld": 16, "ferry": 16, "grippers": 16, "spanner": 8, "delivery": 16, "elevator": 16}
 
 
 def sample_solved(rng: Random, domain: str, safety: bool = True) -> tuple[Instance, Problem, list[str]]:
     """Sample a problem; returns it with a shortest plan."""
-    instance = sample_instance(rng, domain, SIZES[domain], safety, max_states=20_000)
+    instance = sample_instance(rng, domain, SIZES[domain], safety)
     problem = build_problem(domain, instance)
     return instance, problem, find_shortest_plan(ground_problem(problem), 20_000)
 

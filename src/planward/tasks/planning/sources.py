@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -19,11 +19,10 @@ from planward.pddl.canonical import hash_problem
 from planward.pddl.expressions import PddlError, Symbol, read_pddl_file
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.dialects import Dialect, build_dialect
-from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem, render_problem
+from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem, find_plan, render_problem
 from planward.tasks.planning.domains.constraints import constrain_instance
 from planward.tasks.planning.domains.instances import Instance
 from planward.tasks.planning.prompt import INSTRUCTION
-from planward.tasks.planning.references import find_reference_plan
 
 T = TypeVar("T")
 
@@ -91,27 +90,40 @@ def generate_records(params: PlanningParams, folder: Path) -> Iterator[Record]:
 
 
 def generate_domain_records(params: PlanningParams, domain: str, folder: Path) -> Iterator[Record]:
-    """Write a domain's problems as PDDL below `folder` and yield them with shortest plans.
+    """Write a domain's problems as PDDL below `folder` and yield them with plans.
 
-    Problems are generated and solved in the plain domain, then translated to a dialect.
+    Problems are generated and solved, by the domain's rule, in the plain domain, then translated to a dialect.
 
     Raises:
         ParamsError: as `generate_instances` and `build_dialects`.
     """
-    instances, count = generate_instances(params, domain), params.problems.count(domain)
+    instances = generate_instances(params, domain)
+    return _solve_instances(params, domain, folder, instances, params.problems.count(domain), stream="")
+
+
+def generate_larger_records(params: PlanningParams, domain: str, folder: Path) -> Iterator[Record]:
+    """Likewise for the sizes in `transfer.larger`: distinct from all problems of `problems.generated`."""
+    known = {hash_problem(build_problem(domain, instance)) for instance in generate_instances(params, domain)}
+    larger = params.problems.model_copy(update={"generated": params.transfer.larger})
+    params = params.model_copy(update={"problems": larger})
+    instances = generate_instances(params, domain, "transfer.larger", known)
+    return _solve_instances(params, domain, folder, instances, larger.count(domain), stream=":larger")
+
+
+def _solve_instances(
+    params: PlanningParams, domain: str, folder: Path, instances: Iterable[Instance], count: int, stream: str
+) -> Iterator[Record]:
     dialects = build_dialects(domain, params.problems.dialects, params.seed, "problems.dialects")
-    rng = Random(f"{params.seed}:{domain}:constraints")
+    rng = Random(f"{params.seed}:{domain}:constraints{stream}")
     for dialect in dialects:
         _write(folder / format_domain_path(dialect), dialect.render_domain())
-    pairs = zip(instances, iter_shuffled(dialects, Random(f"{params.seed}:{domain}:deal")), strict=False)
+    pairs = zip(instances, iter_shuffled(dialects, Random(f"{params.seed}:{domain}:deal{stream}")), strict=False)
     for instance, dialect in tqdm(pairs, desc=domain, total=count, unit="problem"):
         file = folder / domain / f"{instance.name}.pddl"
-        _write(file, render_problem(domain, instance))
-        plan = find_reference_plan(folder / format_domain_path(dialects[0]), file, params.problems)
+        plan = find_plan(domain, instance)
+        assert plan, f"{domain}: {instance.name} has no plan by rule"  # every unconstrained problem has one
         is_constrained = params.problems.constraints == "safety" and rng.random() < params.problems.constrained_share
-        if is_constrained and (
-            constrained := constrain_instance(rng, domain, instance, plan, params.problems.max_states)
-        ):
+        if is_constrained and (constrained := constrain_instance(rng, domain, instance, plan)):
             instance, plan = constrained
         text = render_problem(domain, dialect.translate_instance(instance))
         _write(file, text)
@@ -159,29 +171,36 @@ def render_raw_prompt(dialect: Dialect, problem_text: str) -> str:
     return f"{INSTRUCTION}\n\nDomain:\n{dialect.render_domain()}\nProblem:\n{problem_text}"
 
 
-def generate_instances(params: PlanningParams, domain: str) -> Iterator[Instance]:
+def generate_instances(
+    params: PlanningParams, domain: str, section: str = "problems.generated", known: Collection[str] = ()
+) -> Iterator[Instance]:
     """Generate instances that are distinct up to renaming, not solved at the start, and outside the base model's share.
+
+    Args:
+        section: of params.yaml that `params.problems.generated` holds; another one has other random numbers.
+        known: digests of further problems that are not generated again.
 
     Raises:
         ParamsError: a size is missing, or the sizes allow fewer distinct problems.
     """
     sizes = params.problems.generated[domain]
     ranges = {name: bounds for name, bounds in sizes.items() if not isinstance(bounds, int)}
-    count, rng, digests, misses = params.problems.count(domain), Random(f"{params.seed}:{domain}"), set[str](), 0
+    rng = Random(f"{params.seed}:{domain}{'' if section == 'problems.generated' else f':{section}'}")
+    count, digests, misses = params.problems.count(domain), set[str](), 0
     while len(digests) < count:
         try:
             values = {name: rng.randint(*bounds) for name, bounds in ranges.items()}
             instance = GENERATED_DOMAINS[domain].generate(rng, values)
         except KeyError as missing:
-            raise ParamsError(f"params.yaml: problems.generated.{domain}: missing size {missing}") from None
+            raise ParamsError(f"params.yaml: {section}.{domain}: missing size {missing}") from None
         problem = build_problem(domain, instance)
         digest = hash_problem(problem)
-        is_useless = digest in digests or problem.init >= set(instance.goal)
+        is_useless = digest in digests or digest in known or problem.init >= set(instance.goal)
         if is_useless or hash_fraction(digest, "base") < params.problems.base_share:
             misses += 1
             if misses > 1000 + 100 * count:
                 raise ParamsError(
-                    f"params.yaml: problems.generated.{domain}: only {len(digests)} distinct problems found "
+                    f"params.yaml: {section}.{domain}: only {len(digests)} distinct problems found "
                     f"for count {count}; fix: widen the sizes or lower the count"
                 )
             continue

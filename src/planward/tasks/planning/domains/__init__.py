@@ -1,22 +1,25 @@
 """The domains that Planward generates problems of, one module each.
 
 A domain is a module with the members of `GeneratedDomain`, a PDDL file of the same name, and a line in
-`GENERATED_DOMAINS`.
+`GENERATED_DOMAINS`. The shipped models have tokens for the domains in `KNOWN_DOMAINS`, whose modules say more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from random import Random
 from typing import Protocol
 
+from planward.core.verdicts import Label
 from planward.pddl.expressions import parse_expression
 from planward.pddl.formulas import Literal
 from planward.pddl.language import Domain, Problem, build_problem_from_parts, parse_domain
 from planward.pddl.signature import Atom, Types
-from planward.tasks.planning.domains import blocksworld, delivery, ferry, grippers, spanner
-from planward.tasks.planning.domains.instances import Instance, Sizes
+from planward.pddl.simulation import PlanVerifier
+from planward.tasks.planning.domains import blocksworld, delivery, elevator, ferry, grippers, spanner
+from planward.tasks.planning.domains.instances import Instance, Plan, Sizes, render_atom
 
 
 class GeneratedDomain(Protocol):
@@ -24,26 +27,58 @@ class GeneratedDomain(Protocol):
 
     Attributes:
         MARKER: the predicate that shows a problem's dialect; it is part of every problem's initial state.
-        CONSTRAINT_WORDS: all words of the constraints that `sample_constraints` returns, other than ground atoms.
     """
 
     MARKER: str
-    CONSTRAINT_WORDS: tuple[str, ...]
 
     def generate(self, rng: Random, sizes: Sizes) -> Instance:
         """Sample a problem; raises KeyError where a size is missing."""
+
+    def iter_plans(self, instance: Instance) -> Iterator[Plan]:
+        """Yield plans for a problem without constraints, by a fixed rule; with constraints, some may satisfy them."""
 
     def sample_constraints(self, rng: Random, instance: Instance) -> tuple[str, ...]:
         """Sample safety constraints for the problem, as PDDL; none where the problem has no room for them."""
 
 
-GENERATED_DOMAINS: dict[str, GeneratedDomain] = {
+class KnownDomain(GeneratedDomain, Protocol):
+    """What the module of a domain defines whose facts and actions have tokens in the shipped models.
+
+    Attributes:
+        CONSTRAINT_WORDS: all words of the constraints that `sample_constraints` returns, other than ground atoms.
+        LARGEST: the sizes up to which facts and actions have tokens.
+    """
+
+    CONSTRAINT_WORDS: tuple[str, ...]
+    LARGEST: Sizes
+
+    def can_occur(self, atom: Atom) -> bool:
+        """Return whether a fact or action of matching types can occur, so that it has a token."""
+
+    def name_objects(self, objects: Mapping[str, list[str]], init: Collection[Atom]) -> dict[str, str] | None:
+        """Map any problem's object names to the generator's, by structure; None where it does not fit `LARGEST`.
+
+        Args:
+            objects: names by type ("" in an untyped domain), in natural order.
+            init: the initial facts.
+        """
+
+
+KNOWN_DOMAINS: dict[str, KnownDomain] = {
     "blocksworld": blocksworld,
     "ferry": ferry,
     "grippers": grippers,
     "spanner": spanner,
     "delivery": delivery,
 }
+GENERATED_DOMAINS: dict[str, GeneratedDomain] = {**KNOWN_DOMAINS, "elevator": elevator}
+
+
+def find_plan(domain: str, instance: Instance) -> list[str] | None:
+    """Return the first plan of `iter_plans` that satisfies the constraints, one action per line; None without one."""
+    verifier = PlanVerifier(build_problem(domain, instance))
+    plans = ([render_atom(action) for action in plan] for plan in GENERATED_DOMAINS[domain].iter_plans(instance))
+    return next((plan for plan in plans if verifier.verify(plan).label is Label.SUCCESS), None)
 
 
 @cache
@@ -86,4 +121,4 @@ def render_problem(domain: str, instance: Instance) -> str:
 
 
 def _render_facts(atoms: tuple[Atom, ...]) -> str:
-    return "\n    ".join(f"({' '.join(atom)})" for atom in atoms)
+    return "\n    ".join(map(render_atom, atoms))

@@ -5,13 +5,17 @@ Problems are named as the published generators of these domains name theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from planward.pddl.signature import Atom, Types
 
 Sizes = Mapping[str, int]
+Plan = list[Atom]  # ground actions: name, then arguments
+_NUMBER = re.compile(r"(\d+)", re.ASCII)
+_FORBIDDEN = re.compile(r"\(not \(([^()]*)\)\)")
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,42 @@ def find_objects(instance: Instance, type_name: str) -> list[str]:
     return [name for name, types in instance.objects.items() if types == (type_name,)]
 
 
+def find_forbidden(instance: Instance) -> set[Atom]:
+    """Return the atoms that a constraint `(always (not ...))` forbids."""
+    return {tuple(match.split()) for text in instance.constraints for match in _FORBIDDEN.findall(text)}
+
+
 def render_atom(atom: Atom) -> str:
     """Render an atom as PDDL."""
     return f"({' '.join(atom)})"
+
+
+def split_numbers(name: str) -> list[str | int]:
+    """Return a sort key under which b2 comes before b10."""
+    return [int(part) if i % 2 else part for i, part in enumerate(_NUMBER.split(name))]
+
+
+def number_objects(names: Iterable[str], stem: str, limit: int) -> dict[str, str] | None:
+    """Map the names to `stem1`, `stem2`, ... in their order; None where there are more than `limit`."""
+    numbered = {name: f"{stem}{i}" for i, name in enumerate(names, 1)}
+    return numbered if len(numbered) <= limit else None
+
+
+def merge_names(*parts: dict[str, str] | None) -> dict[str, str] | None:
+    """Merge maps of names; None where one is None."""
+    merged = dict[str, str]()
+    for part in parts:
+        if part is None:
+            return None
+        merged |= part
+    return merged
+
+
+def move_to_front(items: Sequence[Atom]) -> Iterable[list[Atom]]:
+    """Yield the items as they are, then with each one but the first in turn before all others."""
+    yield list(items)
+    for item in items[1:]:
+        yield [item, *(other for other in items if other != item)]
 
 
 def sample_order(rng: Random, instance: Instance, candidates: Sequence[Atom]) -> tuple[str, ...]:
