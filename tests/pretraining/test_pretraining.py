@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,11 +14,14 @@ from planward.core.hashing import hash_fraction
 from planward.core.verdicts import Label
 from planward.pddl.canonical import hash_without_constraints
 from planward.pddl.simulation import verify_plan
-from planward.pretraining.base_model import IGNORED_LABEL, PackedBatches, ProblemSampler
+from planward.pretraining.base_model import IGNORED_LABEL, PackedBatches, ProblemSampler, shuffle_declarations
 from planward.pretraining.config import BaseModelConfig, load_base_config
+from planward.pretraining.random_domains import sample_domain, sample_problems
 from planward.pretraining.vocabulary import SPECIAL, build_tokenizer, build_vocabulary, compose_embeddings
+from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.dialects import build_dialect, sample_dialect
-from planward.tasks.planning.domains import GENERATED_DOMAINS
+from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, find_plan, load_generated_domain
+from planward.tasks.planning.lexicon import build_lexicon
 from planward.tasks.planning.prompt import render_compact_problem
 from support import ROOT
 
@@ -27,38 +32,63 @@ def params() -> BaseModelConfig:
 
 
 @pytest.fixture(scope="module")
-def tokens(params: BaseModelConfig) -> list[str]:
-    return build_vocabulary(params.vocabulary)
+def tokens() -> list[str]:
+    return build_vocabulary()
 
 
-@pytest.mark.parametrize("domain", sorted(GENERATED_DOMAINS))
-def test_sampled_problems_are_solved_and_in_the_base_share(params: BaseModelConfig, domain: str) -> None:
-    sampler = ProblemSampler(params.model_copy(update={"reuse": 2}), domain, Random(1))
+@pytest.mark.parametrize("domain", sorted(KNOWN_DOMAINS))
+def test_sampled_problems_are_solved_unconstrained_and_in_the_base_share(params: BaseModelConfig, domain: str) -> None:
+    sampler = ProblemSampler(params.model_copy(update={"reuse": 2}), params.phases[-1], domain, Random(1))
     plain = build_dialect(domain, 0, 1)
-    num_violations = 0
     for _ in range(40):
-        solved = sampler.sample()
-        assert hash_fraction(hash_without_constraints(solved.problem), "base") < params.base_share
-        assert verify_plan(solved.problem, solved.plan).label == Label.SUCCESS
-        num_violations += verify_plan(solved.problem, solved.unconstrained_plan).label == Label.SAFETY
+        problem, plan = sampler.sample()
+        assert hash_fraction(hash_without_constraints(problem), "base") < params.base_share
+        assert not problem.constraints
+        assert verify_plan(problem, plan).label == Label.SUCCESS
         dialect = sample_dialect(domain, Random(2))
         assert dialect.rewrites != plain.rewrites
-        problem, plan = dialect.translate_problem(solved.problem), dialect.translate_plan(solved.plan)
-        assert verify_plan(problem, plan).label == Label.SUCCESS
-    assert num_violations
+        assert verify_plan(dialect.translate_problem(problem), dialect.translate_plan(plan)).label == Label.SUCCESS
     assert len(sampler.solved) < 40  # reused with other names
 
 
-@pytest.mark.parametrize("domain", sorted(GENERATED_DOMAINS))
-def test_vocabulary_covers_sampled_problems_in_all_dialects(
-    params: BaseModelConfig, tokens: list[str], domain: str
-) -> None:
-    tokenizer, sampler = build_tokenizer(tokens, 1024), ProblemSampler(params, domain, Random(3))
+@pytest.mark.parametrize("domain", sorted(KNOWN_DOMAINS))
+def test_vocabulary_covers_the_largest_problems_in_all_dialects(tokens: list[str], domain: str) -> None:
+    tokenizer, generated = build_tokenizer(tokens, 1024), KNOWN_DOMAINS[domain]
     for number in range(8):
-        solved, dialect = sampler.sample(), build_dialect(domain, number, 5)
-        problem, plan = dialect.translate_problem(solved.problem), dialect.translate_plan(solved.plan)
+        instance, dialect = generated.generate(Random(number), generated.LARGEST), build_dialect(domain, number, 5)
+        problem = dialect.translate_problem(build_problem(domain, instance))
+        plan = dialect.translate_plan(find_plan(domain, instance) or [])
+        assert plan
         text = render_compact_problem(problem) + "\n".join(plan)
         assert tokenizer.unk_token_id not in tokenizer(text).input_ids
+
+
+def test_plans_of_random_domains_are_shortest_and_read_back_from_neutral_tokens(tokens: list[str]) -> None:
+    rng, tokenizer, lengths = Random(5), build_tokenizer(tokens, 1024), Counter[int]()
+    for _ in range(40):
+        domain, draft = sample_domain(rng)
+        for problem, plan in sample_problems(rng, domain, draft, 3):
+            assert verify_plan(problem, plan).label == Label.SUCCESS
+            lengths[len(plan)] += 1
+            lexicon = build_lexicon(problem, neutral=True)
+            prompt, completion = lexicon.header + lexicon.text, lexicon.encode_plan("\n".join(plan))
+            ids = tokenizer(completion).input_ids
+            assert tokenizer.unk_token_id not in [*tokenizer(prompt).input_ids, *ids]
+            assert extract_plan(lexicon.decode_plan(tokenizer.decode(ids))) == plan
+    assert min(lengths) == 1
+    assert max(lengths) > 3
+    assert lengths.total() > 80
+
+
+def test_shuffled_declarations_describe_the_same_domain() -> None:
+    domain = load_generated_domain("grippers")
+    shuffled = [shuffle_declarations(domain, Random(seed)) for seed in range(8)]
+    assert len({tuple(other.actions) for other in shuffled}) > 1
+    assert len({tuple(other.signature.predicates) for other in shuffled}) > 1
+    instance = KNOWN_DOMAINS["grippers"].generate(Random(1), {"robots": 2, "rooms": 3, "objects": 3})
+    problem, plan = build_problem("grippers", instance), find_plan("grippers", instance)
+    assert plan
+    assert all(verify_plan(replace(problem, domain=other), plan).label == Label.SUCCESS for other in shuffled)
 
 
 def test_batches_have_loss_on_plans_only_and_are_reproducible(params: BaseModelConfig, tokens: list[str]) -> None:
@@ -66,7 +96,7 @@ def test_batches_have_loss_on_plans_only_and_are_reproducible(params: BaseModelC
     tokenizer = build_tokenizer(tokens, 1024)
 
     def iter_batches() -> Iterator[dict[str, torch.Tensor]]:
-        return iter(PackedBatches(small, tokenizer))
+        return iter(PackedBatches(small, 1, tokenizer))
 
     shapes = []
     for (batch, repeated), _ in zip(zip(iter_batches(), iter_batches(), strict=True), range(4), strict=False):
@@ -74,7 +104,7 @@ def test_batches_have_loss_on_plans_only_and_are_reproducible(params: BaseModelC
         labelled = batch["labels"] != IGNORED_LABEL
         assert torch.equal(batch["labels"][labelled], batch["input_ids"][labelled])
         words = tokenizer.convert_ids_to_tokens(batch["input_ids"][labelled].tolist())
-        assert all(word == tokenizer.eos_token or word.startswith("(") for word in words)
+        assert all(word == tokenizer.eos_token or word.startswith(("(", "o")) for word in words)
         shapes.append(tuple(batch["input_ids"].shape))
     assert shapes == [(4, 256)] * 3 + [(2, 512)]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -19,11 +19,11 @@ from planward.core.hashing import hash_fraction
 from planward.core.prompts import END
 from planward.params import Range
 from planward.pddl.canonical import hash_without_constraints
-from planward.pddl.grounding import ground_problem
-from planward.pddl.language import Problem, map_problem_atoms
+from planward.pddl.formulas import And, iter_conjuncts
+from planward.pddl.language import Action, Domain, Problem, map_problem_atoms
 from planward.pddl.renaming import find_exchangeable, rename_atom, rename_plan
-from planward.pddl.search import find_shortest_plan
-from planward.pretraining.config import BaseModelConfig
+from planward.pretraining.config import BaseModelConfig, PhaseConfig
+from planward.pretraining.random_domains import sample_domain, sample_problems
 from planward.pretraining.vocabulary import (
     SPECIAL,
     build_tokenizer,
@@ -31,40 +31,34 @@ from planward.pretraining.vocabulary import (
     compose_embeddings,
     list_largest_objects,
 )
-from planward.tasks.planning.dialects import Dialect, sample_dialect
-from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem
-from planward.tasks.planning.domains.constraints import constrain_instance
+from planward.tasks.planning.dialects import sample_dialect
+from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, load_generated_domain
+from planward.tasks.planning.domains.instances import render_atom
+from planward.tasks.planning.neutral import name_domain, name_objects, render_domain, render_problem
 from planward.tasks.planning.prompt import render_compact_problem
 
 IGNORED_LABEL = -100  # of a token that is left out of the loss
-MAX_STATES = 10**6  # of a plan search
+NUM_PROBLEMS = 12  # of a domain with neutral symbols
+SEEDS_PER_PHASE = 1000
+NUM_LENGTHS = 4  # every so many batches, one has long sequences
 _NUMBER = re.compile(r"\d+")
+T = TypeVar("T")
+SolvedProblem = tuple[Problem, list[str]]  # with a plan
 
 
-@dataclass(frozen=True)
-class SolvedProblem:
-    """A problem with two shortest plans: one that satisfies its constraints, one that ignores them."""
-
-    problem: Problem
-    plan: list[str]
-    unconstrained_plan: list[str]
-
-
-def sample_solved_problem(rng: Random, params: BaseModelConfig, domain: str) -> SolvedProblem:
+def sample_solved_problem(rng: Random, params: BaseModelConfig, phase: PhaseConfig, domain: str) -> SolvedProblem:
     """Sample a solved problem from the base model's share of the problem space."""
     while True:
-        instance = GENERATED_DOMAINS[domain].generate(rng, sample_sizes(rng, params.problems[domain]))
+        instance = KNOWN_DOMAINS[domain].generate(rng, sample_sizes(rng, phase.problems[domain]))
         problem = build_problem(domain, instance)
-        if (
-            problem.init >= set(instance.goal)
-            or hash_fraction(hash_without_constraints(problem), "base") >= params.base_share
-        ):
+        is_in_share = hash_fraction(hash_without_constraints(problem), "base") < params.base_share
+        if not is_in_share or problem.init >= set(instance.goal):
             continue
-        plan = unconstrained_plan = find_shortest_plan(ground_problem(problem), max_states=MAX_STATES)
-        is_constrained = rng.random() < params.constrained_share
-        if is_constrained and (constrained := constrain_instance(rng, domain, instance, plan, max_states=MAX_STATES)):
-            problem, plan = build_problem(domain, constrained[0]), constrained[1]
-        return SolvedProblem(problem, plan, unconstrained_plan)
+        plans = KNOWN_DOMAINS[domain].iter_plans(instance)
+        plan = next(plans)
+        if phase.variant_share and rng.random() < phase.variant_share:
+            plan = rng.choice([*plans] or [plan])
+        return problem, [render_atom(action) for action in plan]
 
 
 def sample_sizes(rng: Random, ranges: Mapping[str, Range]) -> dict[str, int]:
@@ -74,77 +68,138 @@ def sample_sizes(rng: Random, ranges: Mapping[str, Range]) -> dict[str, int]:
 class ProblemSampler:
     """Samples solved problems of one domain; each occurs `reuse` times on average, with new object names each time."""
 
-    def __init__(self, params: BaseModelConfig, domain: str, rng: Random) -> None:
-        self.params, self.domain, self.rng = params, domain, rng
+    def __init__(self, params: BaseModelConfig, phase: PhaseConfig, domain: str, rng: Random) -> None:
+        self.params, self.phase, self.domain, self.rng = params, phase, domain, rng
         self.solved: list[SolvedProblem] = []
         self.names = defaultdict[str, list[str]](list)  # of the vocabulary, by the part before the number
-        for name in list_largest_objects(domain, params.vocabulary[domain]):
+        for name in list_largest_objects(domain):
             self.names[_NUMBER.sub("", name)].append(name)
 
     def sample(self) -> SolvedProblem:
         """Return a solved problem, its objects named from the whole vocabulary, so that every name is learnt."""
         if not self.solved or self.rng.random() * self.params.reuse < 1:
-            self.solved.append(sample_solved_problem(self.rng, self.params, self.domain))
-        solved = self.rng.choice(self.solved)
+            self.solved.append(sample_solved_problem(self.rng, self.params, self.phase, self.domain))
+        solved, plan = self.rng.choice(self.solved)
         names = dict[str, str]()
-        for group in find_exchangeable(solved.problem):
+        for group in find_exchangeable(solved):
             chosen = self.rng.sample(self.names[_NUMBER.sub("", group[0])], len(group)) if group else []
             names.update(zip(group, chosen, strict=True))
-        objects = {names.get(name, name): types for name, types in solved.problem.objects.items()}
-        problem = map_problem_atoms(solved.problem, lambda atom: rename_atom(atom, names))
-        plans = ([rename_plan(action, names) for action in plan] for plan in (solved.plan, solved.unconstrained_plan))
-        return SolvedProblem(replace(problem, objects=dict(sorted(objects.items(), key=_object_order))), *plans)
+        objects = {names.get(name, name): types for name, types in solved.objects.items()}
+        problem = map_problem_atoms(solved, lambda atom: rename_atom(atom, names))
+        return replace(problem, objects=objects), [rename_plan(action, names) for action in plan]
 
 
-def _object_order(entry: tuple[str, Any]) -> tuple[Any, ...]:
-    """Sort key of objects in the generators' order: by type, then by number."""
-    name, types = entry
-    return types, _NUMBER.sub("", name), [int(number) for number in _NUMBER.findall(name)]
+class NeutralSampler:
+    """Samples problems of domains without tokens of their own, as neutral symbols.
+
+    A share of `known_share` has a generated domain, each time with its declarations in another order; the others are
+    random. A domain occurs `domain_reuse` times on average.
+    """
+
+    def __init__(self, params: BaseModelConfig, samplers: Mapping[str, ProblemSampler], rng: Random) -> None:
+        self.params, self.samplers, self.rng = params, samplers, rng
+        self.prompts: list[list[tuple[str, str, str]]] = []  # of each domain: header, problem, plan
+
+    def sample(self) -> Iterator[tuple[str, str]]:
+        """Yield prompt and completion of problems of one domain; the first prompt has the actions' descriptions."""
+        if not self.prompts or self.rng.random() * self.params.domain_reuse < 1:
+            self.prompts.append(self._sample_domain())
+        prompts = self.rng.choice(self.prompts)
+        for i, (header, problem, plan) in enumerate(self.rng.sample(prompts, len(prompts))):
+            yield (problem if i else header + problem), plan
+
+    def _sample_domain(self) -> list[tuple[str, str, str]]:
+        """Sample a domain and render its description, its problems and their plans."""
+        solved: list[SolvedProblem] = []
+        if self.rng.random() < self.params.known_share:
+            sampler = self.rng.choice(list(self.samplers.values()))
+            domain = shuffle_declarations(load_generated_domain(sampler.domain), self.rng)
+            for problem, plan in (sampler.sample() for _ in range(NUM_PROBLEMS)):
+                solved.append((replace(problem, domain=domain), plan))
+        while not solved:
+            domain, draft = sample_domain(self.rng)
+            solved = list(sample_problems(self.rng, domain, draft, NUM_PROBLEMS))
+        header, actions = render_domain(domain), name_domain(domain).actions
+        prompts = []
+        for problem, plan in solved:
+            objects = name_objects(problem)
+            steps = (line.strip("()").split() for line in plan)
+            lines = [f"({' '.join([actions[name], *(objects[word] for word in words)])})" for name, *words in steps]
+            prompts.append((header, render_problem(problem, objects), "\n".join(lines)))
+        return prompts
+
+
+def shuffle_declarations(domain: Domain, rng: Random) -> Domain:
+    """Return the domain with its types, predicates, actions and preconditions in random order."""
+
+    def shuffle(entries: Mapping[str, T]) -> dict[str, T]:
+        return dict(rng.sample(list(entries.items()), len(entries)))
+
+    def shuffle_precondition(action: Action) -> Action:
+        parts = list(iter_conjuncts(action.precondition))
+        return replace(action, precondition=And(tuple(rng.sample(parts, len(parts)))))
+
+    signature = domain.signature
+    return replace(
+        domain,
+        signature=replace(
+            signature, supertypes=shuffle(signature.supertypes), predicates=shuffle(signature.predicates)
+        ),
+        actions={name: shuffle_precondition(action) for name, action in shuffle(domain.actions).items()},
+    )
 
 
 class PackedBatches(IterableDataset):  # type: ignore[type-arg]
-    """Endless batches of solved problems, packed into sequences, with loss on the plans only.
+    """Endless batches of a phase's solved problems, packed into sequences, with loss on the plans only.
 
-    A sequence has one domain and one dialect. Yields input_ids and labels of shape [batch_tokens / length, length];
-    length is `long_sequence` in every fourth batch and `short_sequence` in the others. The padded tail has no loss.
+    A sequence has one domain, and one dialect or neutral symbols. Yields input_ids and labels of shape
+    [batch_tokens / length, length]; length is `long_sequence` in every fourth batch and `short_sequence` in the others.
+    The padded tail has no loss.
     """
 
-    def __init__(self, params: BaseModelConfig, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.params, self.tokenizer = params, tokenizer
+    def __init__(self, params: BaseModelConfig, phase: int, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.params, self.phase, self.tokenizer = params, phase, tokenizer
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        params, rng, num_batches = self.params, Random(self.params.seed), 0
-        samplers = {domain: ProblemSampler(params, domain, rng) for domain in params.problems}
+        params, rng, num_batches = self.params, Random(self.params.seed + SEEDS_PER_PHASE * self.phase), 0
+        phase = params.phases[self.phase]
+        samplers = {domain: ProblemSampler(params, phase, domain, rng) for domain in phase.problems}
+        neutral = NeutralSampler(params, samplers, rng)
         while True:
             num_batches += 1
-            length = params.short_sequence if num_batches % 4 else params.long_sequence
+            length = params.short_sequence if num_batches % NUM_LENGTHS else params.long_sequence
             rows = [
-                self._build_sequence(rng, samplers[rng.choice(list(samplers))], length)
+                self._build_sequence(
+                    neutral.sample()
+                    if rng.random() < params.neutral_share
+                    else self._sample_known(rng, samplers[rng.choice(list(samplers))]),
+                    length,
+                )
                 for _ in range(params.batch_tokens // length)
             ]
             ids, labels = zip(*rows, strict=True)
             yield {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
 
-    def _build_sequence(self, rng: Random, sampler: ProblemSampler, length: int) -> tuple[list[int], list[int]]:
+    def _sample_known(self, rng: Random, sampler: ProblemSampler) -> Iterator[tuple[str, str]]:
+        """Yield prompt and completion of problems of one generated domain, in one dialect."""
         dialect = sample_dialect(sampler.domain, rng) if rng.random() < self.params.dialect_share else None
-        tokens, labels = list[int](), list[int]()
         while True:
-            prompt, completion = self._encode(rng, sampler.sample(), dialect)
+            problem, plan = sampler.sample()
+            if dialect:
+                problem, plan = dialect.translate_problem(problem), dialect.translate_plan(plan)
+            yield render_compact_problem(problem), "\n".join(plan)
+
+    def _build_sequence(self, texts: Iterator[tuple[str, str]], length: int) -> tuple[list[int], list[int]]:
+        tokens, labels = list[int](), list[int]()
+        for prompt_text, plan in texts:
+            prompt: list[int] = self.tokenizer(prompt_text).input_ids
+            completion: list[int] = self.tokenizer(f"{plan}\n{END}").input_ids
             if len(tokens) + len(prompt) + len(completion) > length:
                 break
             tokens += prompt + completion
             labels += [IGNORED_LABEL] * len(prompt) + completion
         padding = length - len(tokens)
         return tokens + [self.tokenizer.pad_token_id] * padding, labels + [IGNORED_LABEL] * padding
-
-    def _encode(self, rng: Random, solved: SolvedProblem, dialect: Dialect | None) -> tuple[list[int], list[int]]:
-        ignores_constraints = rng.random() < self.params.careless_share
-        problem, plan = solved.problem, solved.unconstrained_plan if ignores_constraints else solved.plan
-        if dialect:
-            problem, plan = dialect.translate_problem(problem), dialect.translate_plan(plan)
-        prompt: list[int] = self.tokenizer(render_compact_problem(problem)).input_ids
-        completion: list[int] = self.tokenizer("\n".join([*plan, END])).input_ids
-        return prompt, completion
 
 
 class BaseModelTrainer(Trainer):
@@ -159,10 +214,10 @@ class BaseModelTrainer(Trainer):
 
 
 def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Train the base model from scratch; resumes from the newest checkpoint in `checkpoints`."""
+    """Train the base model from scratch, phase by phase; resumes from the newest checkpoints below `checkpoints`."""
     set_seed(params.seed)
     positions = 2 * params.long_sequence
-    tokens = build_vocabulary(params.vocabulary)
+    tokens = build_vocabulary()
     tokenizer = build_tokenizer(tokens, positions)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -182,29 +237,31 @@ def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausal
     with torch.no_grad():
         rows = compose_embeddings(tokens, params.hidden_size, params.initializer_range, params.seed)
         model.get_input_embeddings().weight[len(SPECIAL) :] = rows
-    arguments = TrainingArguments(
-        output_dir=str(checkpoints),
-        max_steps=params.steps,
-        per_device_train_batch_size=1,  # the dataset yields whole batches
-        learning_rate=params.learning_rate,
-        adam_beta1=0.9,
-        adam_beta2=params.adam_beta2,
-        weight_decay=0.01,
-        lr_scheduler_type="cosine",
-        warmup_ratio=params.warmup_ratio,
-        max_grad_norm=1.0,
-        save_steps=params.save_steps,
-        save_total_limit=1,
-        logging_steps=20,
-        dataloader_num_workers=1,
-        dataloader_pin_memory=False,
-        report_to=[],
-        seed=params.seed,
-        use_cpu=not torch.cuda.is_available(),
-    )
-    batches = PackedBatches(params, tokenizer)
-    trainer = BaseModelTrainer(model, arguments, train_dataset=batches, data_collator=_unwrap_batch)
-    trainer.train(resume_from_checkpoint=any(checkpoints.glob("checkpoint-*")))
+    for number, phase in enumerate(params.phases):
+        folder = checkpoints / f"phase-{number}"
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            max_steps=phase.steps,
+            per_device_train_batch_size=1,  # the dataset yields whole batches
+            learning_rate=phase.learning_rate,
+            adam_beta1=0.9,
+            adam_beta2=params.adam_beta2,
+            weight_decay=0.01,
+            lr_scheduler_type="cosine",
+            warmup_ratio=params.warmup_ratio,
+            max_grad_norm=1.0,
+            save_steps=params.save_steps,
+            save_total_limit=1,
+            logging_steps=20,
+            dataloader_num_workers=1,
+            dataloader_pin_memory=False,
+            report_to=[],
+            seed=params.seed,
+            use_cpu=not torch.cuda.is_available(),
+        )
+        batches = PackedBatches(params, number, tokenizer)
+        trainer = BaseModelTrainer(model, arguments, train_dataset=batches, data_collator=_unwrap_batch)
+        trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
     return model, tokenizer
 
 

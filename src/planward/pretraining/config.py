@@ -10,20 +10,28 @@ from pydantic import Field
 from planward.params import AdapterConfig, Range, Section, read_yaml, validate_section
 
 
+class PhaseConfig(Section):
+    """A phase of the base model's training: sizes of its problems by domain, and the optimizer's settings."""
+
+    steps: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    variant_share: float = Field(ge=0, le=1)
+    problems: dict[str, dict[str, Range]]
+
+
 class BaseModelConfig(Section):
     """models/base/params.yaml, section `base`."""
 
     seed: int = Field(ge=0)
     base_share: float = Field(gt=0, le=1)
-    steps: int = Field(gt=0)
     batch_tokens: int = Field(gt=0)
     short_sequence: int = Field(gt=0)
     long_sequence: int = Field(gt=0)
     reuse: float = Field(ge=1)
-    constrained_share: float = Field(ge=0, le=1)
-    careless_share: float = Field(ge=0, le=1)
+    domain_reuse: float = Field(ge=1)
     dialect_share: float = Field(ge=0, le=1)
-    learning_rate: float = Field(gt=0)
+    neutral_share: float = Field(ge=0, le=1)
+    known_share: float = Field(ge=0, le=1)
     warmup_ratio: float = Field(ge=0, le=1)
     adam_beta2: float = Field(gt=0, lt=1)
     hidden_size: int = Field(gt=0)
@@ -33,8 +41,7 @@ class BaseModelConfig(Section):
     initializer_range: float = Field(gt=0)
     save_steps: int = Field(gt=0)
     validation: int = Field(gt=0)
-    vocabulary: dict[str, dict[str, int]]
-    problems: dict[str, dict[str, Range]]
+    phases: list[PhaseConfig] = Field(min_length=1)
 
 
 class AdapterTrainingConfig(Section):

@@ -10,60 +10,70 @@ from typing import Any
 from planward.core.hashing import hash_fraction
 from planward.core.verdicts import Label
 from planward.pddl.canonical import hash_without_constraints
-from planward.pddl.grounding import ground_problem
 from planward.pddl.language import Problem
-from planward.pddl.search import find_shortest_plan
 from planward.pddl.simulation import verify_plan
-from planward.pretraining.base_model import sample_sizes
+from planward.pretraining.base_model import SolvedProblem, sample_sizes
 from planward.pretraining.config import BaseModelConfig
 from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.dialects import Dialect, sample_dialect
-from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem
-from planward.tasks.planning.domains.constraints import constrain_instance
+from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, find_plan
+from planward.tasks.planning.lexicon import build_lexicon, render_prompt
 from planward.tasks.planning.prompt import render_compact_prompt
 
 SHOT_NUMS = (0, 1, 4)
-MAX_NEW_TOKENS = 48
+MAX_NEW_TOKENS = 96  # of neutral symbols, four or so for each action
 BATCH_SIZE = 60
-MAX_STATES = 10**6  # of a search
 
 
 def compute_held_out_metrics(params: BaseModelConfig, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Success of greedy plans on held-out problems, plain and in dialects, by number of worked examples."""
+    """Success of greedy plans on held-out problems by number of worked examples, under three vocabularies.
+
+    `plain` has the domains' tokens, `dialects` hide a dialect in them, `neutral` describes the domain's actions.
+    """
     from planward.inference.decoding import generate_greedy
 
     solved = draw_held_out_problems(params)
     metrics: dict[str, Any] = {"held_out_problems": len(solved)}
-    for name, in_dialects in ("plain", False), ("dialects", True):
+    for vocabulary in ("plain", "dialects", "neutral"):
         rng = Random(params.seed + 2)
-        dialects = [sample_dialect(domain, rng) if in_dialects else None for domain, _, _ in solved]
+        dialects = [sample_dialect(domain, rng) if vocabulary == "dialects" else None for domain, _ in solved]
         for shot_num in SHOT_NUMS:
-            queries = list[tuple[Problem, str]]()
-            for (domain, problem, _), dialect in zip(solved, dialects, strict=True):
-                others = [(p, plan) for d, p, plan in solved if d == domain and p is not problem]
-                examples = [translate(p, plan, dialect) for p, plan in rng.sample(others, shot_num)]
-                query, _ = translate(problem, [], dialect)
-                queries.append((query, render_compact_prompt(query, [(p, "\n".join(plan)) for p, plan in examples])))
-            prompts = [tokenizer(prompt).input_ids for _, prompt in queries]
+            queries, prompts = list[Problem](), list[str]()
+            for (domain, pair), dialect in zip(solved, dialects, strict=True):
+                others = [other for name, other in solved if name == domain and other is not pair]
+                examples = [translate(other, dialect) for other in rng.sample(others, shot_num)]
+                query, _ = translate(pair, dialect)
+                queries.append(query)
+                texts = [(example, "\n".join(plan)) for example, plan in examples]
+                if vocabulary == "neutral":
+                    lexicons = [(build_lexicon(example, neutral=True), plan) for example, plan in texts]
+                    prompts.append(render_prompt(build_lexicon(query, neutral=True), lexicons))
+                else:
+                    prompts.append(render_compact_prompt(query, texts))
             completions = generate_greedy(
-                model, tokenizer, prompts, max_new_tokens=MAX_NEW_TOKENS, batch_size=BATCH_SIZE
+                model, tokenizer, [tokenizer(prompt).input_ids for prompt in prompts], MAX_NEW_TOKENS, BATCH_SIZE
             )
-            success = [
-                (plan := extract_plan(completion)) is not None and verify_plan(query, plan).label == Label.SUCCESS
-                for (query, _), completion in zip(queries, completions, strict=True)
-            ]
-            constraints = ["with" if problem.constraints else "without" for _, problem, _ in solved]
-            metrics[f"{name}_{shot_num}_shots"] = {
+            if vocabulary == "neutral":
+                pairs = zip(queries, completions, strict=True)
+                completions = [build_lexicon(query, neutral=True).decode_plan(text) for query, text in pairs]
+            success = list(map(is_solved, queries, completions))
+            metrics[f"{vocabulary}_{shot_num}_shots"] = {
                 "success_rate": fmean(success),
-                "by_domain": compute_rates(success, [domain for domain, _, _ in solved]),
-                "by_constraints": compute_rates(success, constraints),
+                "by_domain": compute_rates(success, [domain for domain, _ in solved]),
             }
     return metrics
 
 
-def translate(problem: Problem, plan: list[str], dialect: Dialect | None) -> tuple[Problem, list[str]]:
-    """A problem and its plan in a dialect; unchanged without one."""
-    return (dialect.translate_problem(problem), dialect.translate_plan(plan)) if dialect else (problem, plan)
+def translate(solved: SolvedProblem, dialect: Dialect | None) -> SolvedProblem:
+    """Translate a problem and its plan to a dialect; unchanged without one."""
+    problem, plan = solved
+    return (dialect.translate_problem(problem), dialect.translate_plan(plan)) if dialect else solved
+
+
+def is_solved(problem: Problem, completion: str) -> bool:
+    """Return whether the completion holds a plan that solves the problem."""
+    plan = extract_plan(completion)
+    return plan is not None and verify_plan(problem, plan).label == Label.SUCCESS
 
 
 def compute_rates(success: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
@@ -74,22 +84,17 @@ def compute_rates(success: Sequence[bool], groups: Sequence[str]) -> dict[str, f
     }
 
 
-def draw_held_out_problems(params: BaseModelConfig) -> list[tuple[str, Problem, list[str]]]:
-    """Problems outside the base's share of the problem space with shortest plans, `validation` per domain."""
-    rng, problems = Random(params.seed + 1), list[tuple[str, Problem, list[str]]]()
-    for domain, ranges in params.problems.items():
-        by_core: dict[str, tuple[str, Problem, list[str]]] = {}
+def draw_held_out_problems(params: BaseModelConfig) -> list[tuple[str, SolvedProblem]]:
+    """Draw `validation` solved problems per domain outside the base's share, of the last phase's sizes."""
+    rng, problems = Random(params.seed + 1), list[tuple[str, SolvedProblem]]()
+    for domain, ranges in params.phases[-1].problems.items():
+        by_core: dict[str, SolvedProblem] = {}
         while len(by_core) < params.validation:
-            instance = GENERATED_DOMAINS[domain].generate(rng, sample_sizes(rng, ranges))
+            instance = KNOWN_DOMAINS[domain].generate(rng, sample_sizes(rng, ranges))
             problem = build_problem(domain, instance)
             core = hash_without_constraints(problem)
-            if problem.init >= set(instance.goal) or hash_fraction(core, "base") < params.base_share:
-                continue
-            plan = find_shortest_plan(ground_problem(problem), max_states=MAX_STATES)
-            if rng.random() < params.constrained_share and (
-                constrained := constrain_instance(rng, domain, instance, plan, max_states=MAX_STATES)
-            ):
-                problem, plan = build_problem(domain, constrained[0]), constrained[1]
-            by_core[core] = (domain, problem, plan)
-        problems += by_core.values()
+            is_in_share = hash_fraction(core, "base") < params.base_share
+            if not is_in_share and not problem.init >= set(instance.goal) and (plan := find_plan(domain, instance)):
+                by_core[core] = problem, plan
+        problems += ((domain, solved) for solved in by_core.values())
     return problems

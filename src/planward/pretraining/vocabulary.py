@@ -1,9 +1,12 @@
-"""The vocabulary of the shipped base model: one token per ground atom or action."""
+"""The vocabulary of the shipped base model.
+
+One token per ground atom or action of the generated domains; for other domains, tokens of neutral symbols.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from random import Random
 
@@ -13,40 +16,60 @@ from transformers import PreTrainedTokenizerFast
 
 from planward.core.prompts import END
 from planward.tasks.planning.dialects import list_action_signatures, list_marker_names
-from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem, load_generated_domain
+from planward.tasks.planning.domains import KNOWN_DOMAINS, load_generated_domain
+from planward.tasks.planning.domains.instances import render_atom
+from planward.tasks.planning.neutral import (
+    MAX_ACTIONS,
+    MAX_OBJECTS,
+    MAX_PREDICATES,
+    MAX_TYPES,
+    MAX_VARIABLES,
+    WORDS,
+)
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 SPECIAL = (PAD, UNKNOWN, END)
-_CONSTRAINT_WORDS = sorted({word for domain in GENERATED_DOMAINS.values() for word in domain.CONSTRAINT_WORDS})
-WORDS = ("objects", "init", "goal", "plan", "constraints", *_CONSTRAINT_WORDS)
+NEUTRAL = r"\([pa]\d+(?:\)|(?=\s+[ov]\d+[\s)]))|\b[ov]\d+\)"  # parts of an atom of neutral symbols
+_CONSTRAINT_WORDS = {word for domain in KNOWN_DOMAINS.values() for word in domain.CONSTRAINT_WORDS}
 
 
-def build_vocabulary(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return all words, objects, ground atoms and actions of the domains and their dialects up to `sizes`, sorted."""
-    tokens = {*WORDS, *sizes}
-    for name in sizes:
-        domain, objects = load_generated_domain(name), list_largest_objects(name, sizes[name])
+def build_vocabulary() -> list[str]:
+    """Return all words, objects, ground atoms and actions of the domains and their dialects, and neutral symbols."""
+    tokens = {*WORDS, *_CONSTRAINT_WORDS, *KNOWN_DOMAINS, *list_neutral_tokens()}
+    for name, generated in KNOWN_DOMAINS.items():
+        domain, objects = load_generated_domain(name), list_largest_objects(name)
         is_a, predicates = domain.signature.is_a, domain.signature.predicates
         schemas = [*predicates.items(), *list_action_signatures(name)]
-        schemas += [(marker, predicates[GENERATED_DOMAINS[name].MARKER]) for marker in list_marker_names(name)]
+        schemas += [(marker, predicates[generated.MARKER]) for marker in list_marker_names(name)]
         tokens |= objects.keys()
         for head, parameter_types in schemas:
             candidates = [[o for o, types in objects.items() if is_a(types, type_)] for type_ in parameter_types]
-            tokens |= {f"({' '.join([head, *arguments])})" for arguments in product(*candidates)}
+            atoms = ((head, *arguments) for arguments in product(*candidates))
+            tokens |= {render_atom(atom) for atom in atoms if generated.can_occur(atom)}
     return sorted(tokens)
 
 
-def list_largest_objects(domain: str, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+def list_largest_objects(domain: str) -> dict[str, tuple[str, ...]]:
     """Return the objects of the domain's largest problem in the vocabulary, with their types."""
-    return dict(build_problem(domain, GENERATED_DOMAINS[domain].generate(Random(0), sizes)).objects)
+    generated = KNOWN_DOMAINS[domain]
+    return dict(generated.generate(Random(0), generated.LARGEST).objects)
+
+
+def list_neutral_tokens() -> list[str]:
+    """Return the tokens of neutral symbols: `(p1 o1 o2)` is split into `(p1`, `o1` and `o2)`."""
+    heads = [f"p{i}" for i in range(1, MAX_PREDICATES + 1)] + [f"a{i}" for i in range(1, MAX_ACTIONS + 1)]
+    terms = [f"o{i}" for i in range(1, MAX_OBJECTS + 1)] + [f"v{i}" for i in range(1, MAX_VARIABLES + 1)]
+    tokens = [f"t{i}" for i in range(1, MAX_TYPES + 1)]
+    tokens += [token for head in heads for token in (f"({head}", f"({head})")]
+    return tokens + [token for term in terms for token in (term, f"{term})")]
 
 
 def build_tokenizer(tokens: Sequence[str], length: int) -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per word or ground atom; decoding writes each atom on its own line."""
+    """Build a tokenizer with one token per word, ground atom or neutral symbol; decoding starts a line at each atom."""
     vocab = {token: i for i, token in enumerate([*SPECIAL, *tokens])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\([^()]*\)|[^\s()]+"), "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(NEUTRAL + r"|\([^()]*\)|[^\s()]+"), "removed", invert=True)
     apart = [decoders.Replace(Regex(r"^(?=[^(])"), " "), decoders.Replace(Regex(r"^\("), "\n(")]
     tokenizer.decoder = decoders.Sequence([*apart, decoders.Fuse()])
     return PreTrainedTokenizerFast(
@@ -77,6 +100,9 @@ def compose_embeddings(tokens: Sequence[str], width: int, spread: float, seed: i
     rows = []
     for token in tokens:
         words = token.strip("()").split()
+        if token.endswith(")") and not token.startswith("("):  # the last argument of an atom of neutral symbols
+            rows.append(torch.stack([part(("object", words[0])), part("last argument")]).sum(0) / math.sqrt(2))
+            continue
         head, objects = (words[:1], words[1:]) if token.startswith("(") else ([], words)
         keys: list[object] = [*head, *(("object", name) for name in objects)]
         keys += [(position, name) for position, name in enumerate(objects) if head]

@@ -23,7 +23,7 @@ def run() -> None:
     tokenizer.save_pretrained(FOLDER)
     metrics = {
         "parameters": model.num_parameters(),
-        "training_tokens": config.steps * config.batch_tokens,
+        "training_tokens": sum(phase.steps for phase in config.phases) * config.batch_tokens,
         **compute_held_out_metrics(config, model, tokenizer),
     }
     write_json(FOLDER / "metrics.json", metrics)
