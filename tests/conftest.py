@@ -63,7 +63,8 @@ def small(shipped: PlanningParams) -> Callable[..., PlanningParams]:
                     "ferry": {"count": 12, "locations": [3, 4], "cars": [1, 2]},
                 }
             },
-            "split": {"validation": 0.1, "test": 0.3},
+            "split": {"validation": 0.1, "test": 0.3, "held_out_domains": []},
+            "transfer": {"methods": [], "renamed": 0, "unseen": 0, "larger": {}},
             "grpo": {"steps": 10, "batch_size": 4},
             "ablations": {"run": []},
         }

@@ -37,12 +37,20 @@ AnySection = TypeVar("AnySection", bound=Section)
 class SplitConfig(Section):
     validation: float = Field(ge=0, lt=1)
     test: float = Field(gt=0, lt=1)
+    held_out_domains: list[str] = []
 
     @model_validator(mode="after")
     def check_shares(self) -> SplitConfig:
         if self.validation + self.test >= 1:
             raise ValueError("validation + test leave nothing to train on")
         return self
+
+    @field_validator("held_out_domains")
+    @classmethod
+    def check_held_out_domains(cls, domains: list[str]) -> list[str]:
+        if len(set(domains)) < len(domains):
+            raise ValueError("names a domain twice")
+        return domains
 
 
 class BucketsConfig(Section):
@@ -69,6 +77,7 @@ class PhaseConfig(Section):
 
 class PromptConfig(Section):
     style: Literal["compact", "full"]
+    names: Literal["structure", "literal"] = "structure"
     max_tokens: int = Field(gt=0)
     max_completion_tokens: int = Field(gt=0)
 
@@ -104,6 +113,7 @@ class SftConfig(Section):
     shots: Range
     renaming: bool
     save_steps: int = Field(gt=0)
+    validation_steps: int = Field(ge=0)
 
     @field_validator("shots")
     @classmethod
@@ -142,6 +152,7 @@ class GrpoConfig(Section):
     micro_batch_size: int = Field(gt=0)
     learning_rate: float = Field(gt=0)
     lr_scheduler_type: Literal["linear", "cosine", "constant"]
+    warmup_ratio: float = Field(ge=0, le=1)
     beta: float = Field(ge=0)
     entropy_coef: float = Field(ge=0)
     temperature: float = Field(gt=0)
@@ -160,6 +171,7 @@ class GrpoConfig(Section):
     audit_share: float = Field(ge=0, le=1)
     save_steps: int = Field(gt=0)
     extendable: bool
+    rollouts_mb: float = Field(ge=0)
     report_to: list[Literal["wandb", "tensorboard", "trackio"]]
 
     @model_validator(mode="after")
@@ -172,6 +184,8 @@ class GrpoConfig(Section):
 class ValidationConfig(Section):
     steps: int = Field(ge=0)
     problems: int = Field(gt=0)
+    keep: Literal["best", "last"]
+    patience: int | None = Field(gt=0)
 
 
 class EvaluateConfig(Section):
@@ -189,6 +203,7 @@ class EvaluateConfig(Section):
 class CompareConfig(Section):
     confidence: float = Field(gt=0, lt=1)
     resamples: int = Field(ge=100)
+    margin: float = Field(default=2.0, gt=0)
 
 
 class AblationsConfig(Section):
@@ -272,10 +287,11 @@ class Params(Section):
     def check_extendable(self) -> Self:
         phases = [self.curriculum, *self.curriculum_by_domain.values()]
         depends_on_progress = self.grpo.adaptive.on or any(len(domain_phases) > 1 for domain_phases in phases)
-        if self.grpo.extendable and (self.grpo.lr_scheduler_type != "constant" or depends_on_progress):
+        is_constant = self.grpo.lr_scheduler_type == "constant" and not self.grpo.warmup_ratio
+        if self.grpo.extendable and (depends_on_progress or not is_constant):
             raise ValueError(
                 "grpo.extendable: the first steps of a longer run must be the same, so grpo.lr_scheduler_type must be "
-                "constant, grpo.adaptive off, and the curriculum one phase"
+                "constant, grpo.warmup_ratio 0, grpo.adaptive off, and the curriculum one phase"
             )
         return self
 

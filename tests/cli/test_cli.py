@@ -59,6 +59,8 @@ def quick(project: Path) -> Path:
     raw["problems"]["generated"] = GENERATED
     raw["grpo"] |= {"steps": 6, "batch_size": 4}
     raw["ablations"]["run"] = []
+    raw["split"]["held_out_domains"] = []
+    raw["transfer"]["methods"] = []
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     shutil.copytree(ROOT / "workflow", project / "workflow")
     return project
@@ -297,29 +299,31 @@ def test_a_stage_whose_input_is_missing_names_it(quick: Path) -> None:
     assert not list(quick.rglob("*.partial"))
 
 
+GROUPS = ("selectors", "transfer")  # of commands
+
+
 def test_every_stage_is_a_command_a_module_and_an_entry_of_a_pipeline() -> None:
     files = [ROOT / "dvc.yaml", *sorted(ROOT.glob("workflow/*/dvc.yaml")), *sorted(ROOT.glob("models/*/dvc.yaml"))]
     used = set()
     for file in files:
         for name, stage in yaml.safe_load(file.read_text())["stages"].items():
             _, *words = (stage.get("do") or stage)["cmd"].split()
-            command = " ".join(words[: 2 if words[0] == "selectors" else 1])
+            command = " ".join(words[: 2 if words[0] in GROUPS else 1])
             used.add(command)
             phases = {"sft", "rce", "grpo"} if command == "selectors train" else {command.rpartition(" ")[2]}
-            assert name.partition("-")[0] in phases, (file, name)
+            assert name.removeprefix("transfer-").partition("-")[0] in phases, (file, name)
     app_commands = get_command(app).commands  # type: ignore[attr-defined]
     commands = {name: each for name, each in app_commands.items() if name in used}
-    commands |= {f"selectors {name}": each for name, each in app_commands["selectors"].commands.items()}
+    commands |= {f"{group} {name}": each for group in GROUPS for name, each in app_commands[group].commands.items()}
     stages = ROOT / "src/planward/stages"
-    modules = {path.stem for path in stages.glob("*.py")} | {
-        f"selectors {p.stem}" for p in stages.glob("selectors/*.py")
-    }
+    modules = {path.stem for path in stages.glob("*.py")}
+    modules |= {f"{group} {path.stem}" for group in GROUPS for path in stages.glob(f"{group}/*.py")}
     modules = {name for name in modules if not name.endswith("__init__")}
     assert set(commands) == modules == used
     for name, command in commands.items():
         assert command.help, name
         module = importlib.import_module(f"planward.stages.{name.replace(' ', '.')}")
-        stage = "sft" if name == "selectors train" else name.rpartition(" ")[2]
+        stage = "sft" if name == "selectors train" else name.removeprefix("selectors ").replace(" ", "-")
         assert f"`{stage}`" in (module.__doc__ or ""), name
         assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
 

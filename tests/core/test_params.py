@@ -64,8 +64,8 @@ def list_comments(text: str) -> list[str]:
         ("{until: 0.7", "{until: 0.2", "curriculum: .*must rise from phase to phase and end at 1.0"),
         ("{until: 1.0", "{until: 0.9", "curriculum: .*end at 1.0"),
         ("  test: 0.3", "  test: 0.95", "split: .*leave nothing to train on"),
-        ("blocks: [3, 6]", "blocks: [6, 3]", r"problems\.generated: .*blocksworld.blocks must be"),
-        ("blocks: [3, 6]", "blocks: 4", r"problems\.generated: .*blocksworld.blocks must be"),
+        ("blocks: [3, 10]", "blocks: [6, 3]", r"problems\.generated: .*blocksworld.blocks must be"),
+        ("blocks: [3, 10]", "blocks: 4", r"problems\.generated: .*blocksworld.blocks must be"),
         ("{count: 240, blocks", "{blocks", r"problems\.generated: .*blocksworld.count must be"),
         ("weights: {n: 5}", "weights: {blocks: 5}", r"difficulty\.blocksworld: .*no group \(\?P<blocks>"),
         (r"bw_ops\d+", r"(bw_ops\d+", r"difficulty\.blocksworld: .*not a regular expression"),
@@ -75,6 +75,9 @@ def list_comments(text: str) -> list[str]:
         ("seeds: [3407]", "seeds: [1, 1]", "seeds: .*different numbers, none negative"),
         ("seeds: [3407]", "seeds: [-1]", "seeds: .*different numbers, none negative"),
         ("seeds: [3407]", "seeds: []", "seeds: "),
+        ("{renamed: [0, 4]", "{renamed: [0, 5]", r"transfer\.shots\.renamed: 5 not in evaluate\.shots"),
+        ("unseen: [0, 1, 2, 3, 4]}", "unseen: []}", r"transfer\.shots\.unseen"),
+        ("blocksworld: {count: 24,", "harbour: {count: 24,", r"transfer\.larger: no entry .* for harbour"),
         (ABLATIONS, "  run: [unknown]", "ablations: .*run: no entry under `variants` for unknown"),
         (ABLATIONS, "  run: [uniform, uniform]", "ablations: .*run: names a variant twice"),
         ("reward: dense}}", "rewards: dense}}", r"ablations\.variants\.dense\.grpo\.rewards: unknown key"),
@@ -267,7 +270,10 @@ def test_ablations_are_trained_at_one_of_the_sizes(root: Path) -> None:
     with pytest.raises(ParamsError, match=r"ablations\.dataset_size: 400 is none of dataset_sizes"):
         load_params(root=root)
     replace_text(file, ABLATIONS, "  run: []")
-    load_params(root=root)  # no variant is trained
+    with pytest.raises(ParamsError, match=r"transfer\.dataset_size: 400 is none of .*take one of 100, 200,"):
+        load_params(root=root)
+    replace_text(file, "methods: [sft, grpo]", "methods: []")
+    load_params(root=root)  # no variant is trained, and only base is judged on the transfer problems
 
 
 def test_a_variant_changes_only_its_keys() -> None:

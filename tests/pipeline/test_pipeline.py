@@ -23,8 +23,10 @@ problems:
     grippers: {count: 16, robots: [1, 1], rooms: [2, 3], objects: [2, 4]}
     spanner: {count: 16, spanners: [2, 4], nuts: [1, 3], locations: [3, 5]}
     delivery: {count: 16, width: [2, 3], height: [2, 2], packages: [1, 2]}
+    elevator: {count: 4, floors: [2, 3], passengers: [1, 2]}
 sft: {epochs: 1}
 grpo: {steps: 2, batch_size: 5, num_generations: 2, reward: dense}
+transfer: {dataset_size: 10}
 ablations: {dataset_size: 10, run: [uniform]}
 economy: {dataset_sizes: [10], grpo: {steps: 2}}
 """  # laid over workflow/recipes/quick.yaml
@@ -123,7 +125,7 @@ def test_a_changed_parameter_reruns_exactly_what_depends_on_it(project: Project)
     project.edit("confidence: 0.95", "confidence: 0.9")
     plan = project.run("dvc", "repro", "--dry")
     stages = [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")]
-    tables = {"compare", f"{SELECTORS}compare", f"{ECONOMY}compare", f"{ECONOMY}analyse"}
+    tables = {"compare", "transfer-compare", f"{SELECTORS}compare", f"{ECONOMY}compare", f"{ECONOMY}analyse"}
     assert set(stages) == tables | {"report"}
     assert stages[-1] == "report"
     project.snakemake()
@@ -144,6 +146,7 @@ def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) ->
     tracks = {"track@selectors", "track@economy"}
     project.lay_over("seeds: [3407, 1]")
     trained = {"schedule@10-1", "sft@10-1", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
+    trained |= {"transfer-evaluate@sft-10-1", "transfer-evaluate@grpo-10-1", "transfer-compare"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     selectors = {f"{SELECTORS}{stage}" for stage in ("sft@10-1", "rce@10-1", "grpo@10-1", "evaluate@10-1", "compare")}
     economy = {f"{ECONOMY}{stage}@10-1" for stage in ("schedule", "sft", "grpo")}
@@ -173,7 +176,7 @@ def test_a_track_that_is_off_is_neither_run_nor_shown(project: Project) -> None:
     project.edit("confidence: 0.95", "confidence: 0.9")
     plan = project.run("dvc", "repro", "--dry")
     stages = {line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")}
-    assert stages == {"compare", f"{SELECTORS}compare", "report"}
+    assert stages == {"compare", "transfer-compare", f"{SELECTORS}compare", "report"}
     project.edit("confidence: 0.9", "confidence: 0.95")
     project.run("dvc", "repro")
     page = (project.folder / "results/report.html").read_text()
@@ -190,7 +193,7 @@ def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> No
     change, *after = (block for block in FIRST_RUN if block.section in ("Change one thing", "What did it do?"))
     project.follow(change)  # a learning rate so high that the predictions, and with them the tables, change too
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
-    trained = {"grpo@10-3407", "evaluate@grpo-10-3407"}
+    trained = {"grpo@10-3407", "evaluate@grpo-10-3407", "transfer-evaluate@grpo-10-3407", "transfer-compare"}
     variant = {"grpo-ablation@uniform-10-3407", "evaluate-ablation@uniform-10-3407"}
     assert changed == trained | variant | {"compare", "report"}
     for block in after:

@@ -531,6 +531,17 @@ def test_page_shows_where_training_departed_from_the_schedule(tree: Path, params
     assert re.search(r"<li>3 rows differ <span[^>]*>\(GRPO, N = 200, seed 3407\)", html)
 
 
+def test_page_shows_no_departure_where_validation_stopped_training(tree: Path, params: Params) -> None:
+    write_other_results(tree, (100, 200), DOMAINS)
+    folder = tree / "results/training/grpo-200-3407"
+    consumed = pd.read_parquet(folder / "consumed.parquet")
+    consumed[consumed["step"] < 2].to_parquet(folder / "consumed.parquet")
+    assert "Training consumed other problems than scheduled" in render_page(tree, params)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    write_json(folder / "metrics.json", metrics | {"stop_step": 2})
+    assert "Training consumed other problems than scheduled" not in render_page(tree, params)
+
+
 def test_model_output_stays_text_and_nothing_is_loaded(tree: Path, params: Params) -> None:
     write_other_results(tree, (100, 200), (*DOMAINS, "<img src=x onerror=alert(1)>", "$\\frac"))
     html = render_page(tree, params)

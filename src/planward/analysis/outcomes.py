@@ -16,7 +16,7 @@ from planward.core.runs import Run, iter_run_files
 from planward.params import METHODS, Params
 
 COLUMNS = ["id", "domain", "bucket", "constrained", "method", "dataset_size", "seed", "shot_num", "shot_ids", "label"]
-COLUMNS += ["success"]
+COLUMNS += ["success", "score"]
 
 
 class PredictionsError(ValueError):

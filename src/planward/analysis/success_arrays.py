@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planward.analysis.names import ALL, sort_rows
 
-PROBLEM_COLUMNS = ["id", "domain", "bucket", "constrained", "dialect"]  # the last where the track has dialects
+PROBLEM_COLUMNS = ["id", "domain", "bucket", "constrained", "score", "dialect"]  # those that the outcomes have
 RUN = ["method", "dataset_size"]
 Successes = NDArray[np.bool_]  # of one method and N: [seeds, shot_nums, problems]
 Mask = NDArray[np.bool_]  # of problems

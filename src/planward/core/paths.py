@@ -12,6 +12,7 @@ PAGE = RESULTS / "report.html"
 WORKFLOW = Path("workflow")
 CHECKPOINTS = Path(".checkpoints")  # outside results/: DVC deletes a stage's outputs before it runs the stage
 SPLITS = ("train", "validation", "test")
+HELD_OUT = "held_out"  # the file of all problems of domains that are in no split
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class Results:
         return self.root / "timing"
 
     @property
+    def transfer(self) -> TransferResults:
+        return TransferResults(self.root / "transfer")
+
+    @property
     def tracks(self) -> Path:
         """What the report shows of other tracks: one file for each of `tracks`."""
         return self.tables / "tracks"
@@ -80,6 +85,16 @@ class Results:
     def export(self, run: Run) -> Path:
         """The folder that `planward export verl` writes; no stage reads it."""
         return self.root / "verl" / run.name
+
+
+@dataclass(frozen=True)
+class TransferResults(Results):
+    """Problems that are unlike those of training, and the models' predictions on them."""
+
+    @property
+    def records(self) -> Path:
+        """The records of all kinds; their PDDL files are in `problems`."""
+        return self.root / "problems.jsonl"
 
 
 @dataclass(frozen=True)

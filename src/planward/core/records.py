@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+TransferKind = Literal["renamed", "larger", "unseen"]
+TRANSFER_KINDS: tuple[TransferKind, ...] = ("renamed", "larger", "unseen")  # in the order of every table
 
 
 class Meta(BaseModel):
@@ -38,6 +42,17 @@ class Record(BaseModel):
     @property
     def domain(self) -> str:
         return self.meta.scenario
+
+
+class TransferProblem(Record):
+    """A problem that is unlike those of training, with the worked examples of its prompts, in their order.
+
+    A renamed problem has the `id` of its original.
+    """
+
+    kind: TransferKind
+    known_to_base: bool  # it can be stated in the words that the shipped base model has for its domain
+    examples: list[Record] = []
 
 
 class Prediction(BaseModel):
@@ -73,6 +88,13 @@ def read_records(path: Path) -> Iterator[Record]:
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield Record.model_validate_json(line)
+
+
+def read_transfer_problems(path: Path) -> Iterator[TransferProblem]:
+    """Stream the problems of a file that stage `transfer-problems` wrote; an invalid line raises."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield TransferProblem.model_validate_json(line)
 
 
 def read_predictions(path: Path) -> Iterator[Prediction]:

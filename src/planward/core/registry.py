@@ -103,7 +103,8 @@ def load_params(task: str = "planning", root: Path = Path()) -> Params:
 def build_params(task: str, main: Any, document: Any, source: str) -> Params:
     """Validate parsed parameter files of a task; `source` names them in errors.
 
-    Another task than planning takes the sections `SHARED` from params.yaml and everything else from its own file.
+    Another task than planning takes the sections `SHARED` from params.yaml, without `split.held_out_domains`, and
+    everything else from its own file.
 
     Args:
         main: the content of params.yaml.
@@ -118,6 +119,8 @@ def build_params(task: str, main: Any, document: Any, source: str) -> Params:
         if "task" in content:
             raise ParamsError(f"{source}: task: unknown key")
     shared = {} if task == "planning" else {key: main[key] for key in SHARED if key in main}
+    if isinstance(shared.get("split"), Mapping):  # the held-out domains are planning's
+        shared["split"] = {key: value for key, value in shared["split"].items() if key != "held_out_domains"}
     return validate_section(task_spec(task).params, {**shared, **document, "task": task}, source)
 
 

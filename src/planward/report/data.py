@@ -69,12 +69,15 @@ class PageData:
     shots: pd.DataFrame
     success: pd.DataFrame
     buckets: pd.DataFrame
+    constrained_buckets: pd.DataFrame
+    difficulty: pd.DataFrame
     seeds: pd.DataFrame
     paired: pd.DataFrame
     domains: pd.DataFrame
     labels: pd.DataFrame
     constraints: pd.DataFrame
     ablations: pd.DataFrame
+    transfer: pd.DataFrame  # of stage `transfer-compare`
     samples: dict[str, list[SampleProblem]]  # by domain
     predictions: list[TrackPredictions]  # of each track that has any
     short_prompts: dict[str, int]  # prompts with examples dropped to fit, by prediction file

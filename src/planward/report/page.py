@@ -32,6 +32,13 @@ from planward.report.sections.breakdown import (
     select_size,
 )
 from planward.report.sections.curriculum import build_curriculum_table, build_difficulty_table, draw_curriculum_panels
+from planward.report.sections.difficulty import (
+    build_constrained_buckets_table,
+    build_correlation_table,
+    build_kinds_table,
+    build_length_table,
+    list_difficulty_findings,
+)
 from planward.report.sections.elements import build_key_value_table
 from planward.report.sections.findings import (
     build_comparisons_table,
@@ -50,6 +57,7 @@ from planward.report.sections.run_summary import (
 )
 from planward.report.sections.samples import build_sample_plans
 from planward.report.sections.selectors import build_selectors_section
+from planward.report.sections.transfer import build_transfer_section
 
 SECTIONS_BEFORE_TRACKS = [
     ("results", "Results"),
@@ -59,6 +67,7 @@ SECTIONS_BEFORE_TRACKS = [
     ("where", "Domains and buckets"),
     ("labels", "What went wrong"),
     ("constraints", "Safety constraints"),
+    ("transfer", "Transfer"),
     ("curriculum", "Curriculum"),
     ("ablations", "Ablations"),
 ]  # id and title
@@ -89,6 +98,7 @@ def render_page(data: PageData, params: Params) -> str:
             browser_script=Markup(script),
             script_source=_hash_script(script),
             confidence=f"{100 * params.compare.confidence:g}",
+            margin=params.compare.margin,
             seeds=int(data.shots["seeds"].max()),
             uncertainty=format_uncertainty_note(data.shots, params.compare.confidence),
             seeds_table=build_seeds_table(data.seeds),
@@ -108,6 +118,10 @@ def render_page(data: PageData, params: Params) -> str:
             domain_bucket_table=build_domain_bucket_table(data.buckets, data.shots),
             domain_table=build_success_table(data.success, "domain", fewest),
             bucket_table=build_success_table(all_buckets, "bucket", fewest),
+            difficulty_findings=list_difficulty_findings(data.difficulty, fewest),
+            correlation_table=build_correlation_table(data.difficulty, fewest),
+            kinds_table=build_kinds_table(data.difficulty, fewest),
+            constrained_buckets_table=build_constrained_buckets_table(data.constrained_buckets, fewest),
             domain_comparisons=build_domain_comparisons(data.domains, alpha),
             harm=format_harm_finding(data.domains, alpha),
             ablations=params.ablations,
@@ -120,11 +134,13 @@ def render_page(data: PageData, params: Params) -> str:
             constrained=max(data.constraints["n"][data.constraints["constrained"]], default=0),
             constraint_tables=build_constraint_tables(data.constraints),
             constraint_panels=draw_success_panels(constraints, "problems", f"{{}}, N = {size}" if size else "{}"),
+            transfer=build_transfer_section(data.transfer, params.compare.margin),
             selectors=build_selectors_section(data.selectors, params) if data.selectors else None,
             learning=build_learning_panels(data.curves),
             curve_points=MAX_POINTS,
             training_table=build_training_table(data.training),
             difficulty_table=build_difficulty_table(data.score),
+            length_table=build_length_table(data.score),
             difficulty_figure=_build_image_address(data.difficulty_figure),
             curriculum_panels=draw_curriculum_panels(data, params),
             curriculum_table=build_curriculum_table(data, params),

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from planward.analysis.outcomes import list_prediction_files
+from planward.analysis.transfer import PAIRED_COLUMNS
 from planward.core import paths
 from planward.core.records import Prediction, Record, read_predictions, read_records
 from planward.core.runs import Run, is_requested, iter_run_files, read_run
@@ -39,7 +40,9 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; fix: run `compare` first")
-    missing = {"detectable_difference": [""]}  # nothing to compare with; elsewhere text stays: a domain may be named NA
+    # Nothing to compare with, or undefined; elsewhere text stays: a domain may be named NA.
+    numbers = ("detectable_difference", "correlation", "ci_low", "ci_high", *PAIRED_COLUMNS)
+    missing = {name: [""] for name in numbers}
     return pd.read_csv(path, keep_default_na=False, na_values=missing)
 
 

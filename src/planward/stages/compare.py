@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planward.analysis import formats, tables
 from planward.analysis.cells import Uncertainty
+from planward.analysis.difficulty import compute_difficulty_table, read_reference_lengths
 from planward.analysis.outcomes import read_outcomes
 from planward.analysis.success_arrays import SuccessArrays
 from planward.core import paths
@@ -12,7 +13,7 @@ from planward.params import METHODS, Params
 
 
 def run(params: Params) -> None:
-    """Write tables/ from predictions/.
+    """Write tables/ from predictions/ and, for the lengths of reference plans, score/difficulty.csv.
 
     Raises:
         PredictionsError: there are no predictions, a file is empty or of another run, rows are duplicated, files do
@@ -24,10 +25,13 @@ def run(params: Params) -> None:
     trained = outcomes[outcomes["method"].isin(METHODS)]
     answers = SuccessArrays.from_outcomes(trained)
     cells = tables.compute_headline_table(answers, by)
+    reference_lengths = read_reference_lengths(results.score / "difficulty.csv")
     variants = [name for name in params.ablations.run if name in set(outcomes["method"])]
     by_name = {
         "success": tables.compute_success_table(answers, by),
         "buckets": tables.compute_success_table(answers, by, extra=["bucket"]),
+        "constrained-buckets": tables.compute_success_table(answers, by, extra=["constrained", "bucket"]),
+        "difficulty": compute_difficulty_table(answers, reference_lengths, by),
         "seeds": tables.compute_seeds_table(trained, by.confidence),
         "shots": cells,
         "paired": tables.compute_paired_table(answers, by),

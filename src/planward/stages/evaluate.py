@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from planward.core import paths
 from planward.core.files import write_json, write_jsonl
 from planward.core.records import Record, read_records
@@ -24,17 +26,11 @@ def run(params: Params, run: Run, task: Task | None = None) -> None:
         ParamsError: there is no such model.
         ValueError: the test split is empty.
     """
-    known = [*METHODS, *params.ablations.variants]
-    if run.method not in known or (run.size == 0) != (run.method == "base"):
-        raise ParamsError(f"evaluate: no model {run.name}; methods are {', '.join(known)}; size is 0 for base only")
+    check_run(params, run)
     from planward.evaluation.scoring import build_evaluation_prompts, build_predictions, complete_and_judge
-    from planward.inference import models
 
-    results, limits = paths.results(params.task), params.prompt
-    path = params.model.path if run.method == "base" else str(results.model(run))
-    model, tokenizer = models.load_model(
-        params.model, path, limits.max_tokens + limits.max_completion_tokens, params.seed
-    )
+    results = paths.results(params.task)
+    model, tokenizer = load_run_model(params, run)
     test = results.score / "test.jsonl"
     problems = sorted(read_records(test), key=lambda record: (record.domain, record.id))
     if not problems:
@@ -51,3 +47,19 @@ def run(params: Params, run: Run, task: Task | None = None) -> None:
     rows, metrics = build_predictions(judged, tokenizer, run, params.seed if run.method == "base" else run.seed)
     write_jsonl(results.answers(run), (row.model_dump() for row in rows))
     write_json(results.answers(run).with_suffix(".json"), {"run": run.as_dict(params.task)} | metrics)
+
+
+def check_run(params: Params, run: Run) -> None:
+    """Raise ParamsError where no run of this method and size exists."""
+    known = [*METHODS, *params.ablations.variants]
+    if run.method not in known or (run.size == 0) != (run.method == "base"):
+        raise ParamsError(f"evaluate: no model {run.name}; methods are {', '.join(known)}; size is 0 for base only")
+
+
+def load_run_model(params: Params, run: Run) -> tuple[Any, Any]:
+    """Load the model of a run and its tokenizer."""
+    from planward.inference import models
+
+    path = params.model.path if run.method == "base" else str(paths.results(params.task).model(run))
+    length = params.prompt.max_tokens + params.prompt.max_completion_tokens
+    return models.load_model(params.model, path, length, params.seed)

