@@ -153,4 +153,4 @@ def test_default_problems_have_a_range_of_difficulty(shipped: PlanningParams, do
     assert min(shares) >= 0.1
     lengths = [len(find_plan(domain, instance) or []) for instance in instances]
     assert min(lengths) <= 6
-    assert max(lengths) >= 25
+    assert max(lengths) >= 20
