@@ -89,7 +89,7 @@ def _iter_rows(
     model: Any, values: CommentedMap, prefix: str, names: list[str] | None = None
 ) -> Iterator[tuple[str, ...]]:
     for name, field in model.model_fields.items():
-        if names is not None and name not in names:
+        if name not in values or (names is not None and name not in names):
             continue
         if _is_section(field) and isinstance(values[name], CommentedMap) and not values[name].fa.flow_style():
             if comment := _read_comment(values, name):
