@@ -140,7 +140,7 @@ def test_other_problems_are_copied_unchanged(small: Small, build_config: BuildCo
 
 @pytest.mark.usefixtures("project")
 def test_problems_that_have_a_dialect_keep_it(small: Small, build_config: BuildConfig) -> None:
-    params = small(problems={"dialects": 2})
+    params = small(problems={"dialects": 2}, prompt={"names": "literal"})
     problems.run(params)
     split.run(params)
     score.run(params)
