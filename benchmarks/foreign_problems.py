@@ -9,6 +9,7 @@ Planward, puts them to each model (default: models/base) and has VAL judge the p
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
@@ -22,79 +23,7 @@ from planward.inference import models
 from planward.inference.decoding import generate_greedy
 from planward.tasks.planning.task import PlanningTask
 
-BLOCKS_DOMAIN = """(define (domain blocksworld-4ops)
-  (:requirements :strips)
-  (:predicates (clear ?x) (on-table ?x) (arm-empty) (holding ?x) (on ?x ?y))
-  (:action pickup :parameters (?ob)
-    :precondition (and (clear ?ob) (on-table ?ob) (arm-empty))
-    :effect (and (holding ?ob) (not (clear ?ob)) (not (on-table ?ob)) (not (arm-empty))))
-  (:action putdown :parameters (?ob)
-    :precondition (holding ?ob)
-    :effect (and (clear ?ob) (arm-empty) (on-table ?ob) (not (holding ?ob))))
-  (:action stack :parameters (?ob ?underob)
-    :precondition (and (clear ?underob) (holding ?ob))
-    :effect (and (arm-empty) (clear ?ob) (on ?ob ?underob) (not (clear ?underob)) (not (holding ?ob))))
-  (:action unstack :parameters (?ob ?underob)
-    :precondition (and (on ?ob ?underob) (clear ?ob) (arm-empty))
-    :effect (and (holding ?ob) (clear ?underob) (not (on ?ob ?underob)) (not (clear ?ob)) (not (arm-empty)))))
-"""
-FERRY_DOMAIN = """(define (domain ferry)
-  (:predicates (not-eq ?x ?y) (car ?c) (location ?l) (at-ferry ?l) (at ?c ?l) (empty-ferry) (on ?c))
-  (:action sail :parameters (?from ?to)
-    :precondition (and (not-eq ?from ?to) (location ?from) (location ?to) (at-ferry ?from))
-    :effect (and (at-ferry ?to) (not (at-ferry ?from))))
-  (:action board :parameters (?car ?loc)
-    :precondition (and (car ?car) (location ?loc) (at ?car ?loc) (at-ferry ?loc) (empty-ferry))
-    :effect (and (on ?car) (not (at ?car ?loc)) (not (empty-ferry))))
-  (:action debark :parameters (?car ?loc)
-    :precondition (and (car ?car) (location ?loc) (on ?car) (at-ferry ?loc))
-    :effect (and (at ?car ?loc) (empty-ferry) (not (on ?car)))))
-"""
-GRIPPERS_DOMAIN = """(define (domain gripper-strips)
-  (:requirements :strips :typing)
-  (:types room object robot gripper)
-  (:predicates (at-robby ?r - robot ?x - room) (at ?o - object ?x - room) (free ?r - robot ?g - gripper)
-    (carry ?r - robot ?o - object ?g - gripper))
-  (:action move :parameters (?r - robot ?from ?to - room)
-    :precondition (at-robby ?r ?from)
-    :effect (and (at-robby ?r ?to) (not (at-robby ?r ?from))))
-  (:action pick :parameters (?r - robot ?obj - object ?room - room ?g - gripper)
-    :precondition (and (at ?obj ?room) (at-robby ?r ?room) (free ?r ?g))
-    :effect (and (carry ?r ?obj ?g) (not (at ?obj ?room)) (not (free ?r ?g))))
-  (:action drop :parameters (?r - robot ?obj - object ?room - room ?g - gripper)
-    :precondition (and (carry ?r ?obj ?g) (at-robby ?r ?room))
-    :effect (and (at ?obj ?room) (free ?r ?g) (not (carry ?r ?obj ?g)))))
-"""
-SPANNER_DOMAIN = """(define (domain spanner)
-  (:requirements :typing :strips)
-  (:types location locatable - object man nut spanner - locatable)
-  (:predicates (at ?m - locatable ?l - location) (carrying ?m - man ?s - spanner) (useable ?s - spanner)
-    (link ?l1 - location ?l2 - location) (tightened ?n - nut) (loose ?n - nut))
-  (:action walk :parameters (?start - location ?end - location ?m - man)
-    :precondition (and (at ?m ?start) (link ?start ?end))
-    :effect (and (not (at ?m ?start)) (at ?m ?end)))
-  (:action pickup_spanner :parameters (?l - location ?s - spanner ?m - man)
-    :precondition (and (at ?m ?l) (at ?s ?l))
-    :effect (and (not (at ?s ?l)) (carrying ?m ?s)))
-  (:action tighten_nut :parameters (?l - location ?s - spanner ?m - man ?n - nut)
-    :precondition (and (at ?m ?l) (at ?n ?l) (carrying ?m ?s) (useable ?s) (loose ?n))
-    :effect (and (not (loose ?n)) (not (useable ?s)) (tightened ?n))))
-"""
-DELIVERY_DOMAIN = """(define (domain delivery)
-  (:requirements :typing :equality :negative-preconditions)
-  (:types cell - object locatable - object package - locatable truck - locatable)
-  (:predicates (at ?x1 - locatable ?x2 - cell) (carrying ?x1 - truck ?x2 - package) (empty ?x1 - truck)
-    (adjacent ?x1 - cell ?x2 - cell))
-  (:action pick-package :parameters (?t - truck ?p - package ?x - cell)
-    :precondition (and (at ?p ?x) (at ?t ?x) (empty ?t))
-    :effect (and (not (at ?p ?x)) (not (empty ?t)) (carrying ?t ?p)))
-  (:action drop-package :parameters (?t - truck ?p - package ?x - cell)
-    :precondition (and (at ?t ?x) (carrying ?t ?p))
-    :effect (and (empty ?t) (not (carrying ?t ?p)) (at ?p ?x)))
-  (:action move :parameters (?t - truck ?from - cell ?to - cell)
-    :precondition (and (adjacent ?from ?to) (at ?t ?from) (not (= ?from ?to)))
-    :effect (and (not (at ?t ?from)) (at ?t ?to))))
-"""
+DOMAINS = Path(__file__).parents[1] / "tests/foreign_domains"
 
 
 def write_blocks(rng: Random) -> str:
@@ -177,12 +106,12 @@ def write_delivery(rng: Random) -> str:
     return _render(f"delivery-{size}x{size}", "delivery", objects, facts, [f"(at {p} {goal})" for p in packages])
 
 
-STYLES: dict[str, tuple[str, Callable[[Random], str]]] = {
-    "blocksworld": (BLOCKS_DOMAIN, write_blocks),
-    "ferry": (FERRY_DOMAIN, write_ferry),
-    "grippers": (GRIPPERS_DOMAIN, write_grippers),
-    "spanner": (SPANNER_DOMAIN, write_spanner),
-    "delivery": (DELIVERY_DOMAIN, write_delivery),
+STYLES: dict[str, Callable[[Random], str]] = {
+    "blocksworld": write_blocks,
+    "ferry": write_ferry,
+    "grippers": write_grippers,
+    "spanner": write_spanner,
+    "delivery": write_delivery,
 }
 
 
@@ -196,9 +125,9 @@ def _render(name: str, domain: str, objects: str, facts: list[str], goals: list[
 def write_problems(folder: Path, count: int, seed: int = 1) -> list[Record]:
     """Write `count` problems of each style below `folder`; returns their records."""
     records = []
-    for style, (domain, write) in STYLES.items():
+    for style, write in STYLES.items():
         (folder / style).mkdir()
-        (folder / style / "domain.pddl").write_text(domain, encoding="utf-8")
+        shutil.copy(DOMAINS / f"{style}.pddl", folder / style / "domain.pddl")
         rng = Random(f"{seed}:{style}")
         for number in range(count):
             file = f"{style}/{number}.pddl"

@@ -71,7 +71,7 @@ def list_comments(text: str) -> list[str]:
         (r"bw_ops\d+", r"(bw_ops\d+", r"difficulty\.blocksworld: .*not a regular expression"),
         ("  ferry:\n    pattern", "  fery:\n    pattern", r"no entry under `difficulty` for ferry"),
         ("  shots: [0, 1, 2, 3, 4]", "  shots: [0, -1]", r"evaluate\.shots"),
-        ("  shots: [0, 4]", "  shots: [4, 0]", r"sft\.shots: "),
+        ("  shots: [0, 1] ", "  shots: [1, 0] ", r"sft\.shots: "),
         ("seeds: [3407]", "seeds: [1, 1]", "seeds: .*different numbers, none negative"),
         ("seeds: [3407]", "seeds: [-1]", "seeds: .*different numbers, none negative"),
         ("seeds: [3407]", "seeds: []", "seeds: "),

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -36,6 +35,8 @@ from training_runs import (
     run_grpo,
 )
 
+pytestmark = pytest.mark.usefixtures("project_root")
+
 
 class PlanTask(letters.LettersTask):
     """A plan is the completion without its first letter; a single letter has none."""
@@ -45,13 +46,6 @@ class PlanTask(letters.LettersTask):
         _, *plan = completion.split() or [""]
         outcome = Outcome(Label.PRECONDITION, len(plan), failing_step=len(plan)) if plan else None
         return Verdict(verdict.label, verdict.reward, verdict.success, plan=" ".join(plan), outcome=outcome)
-
-
-@pytest.fixture(autouse=True)
-def project_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-    letters.write_base(tmp_path / "base")
 
 
 @pytest.mark.parametrize("task", [TASK, PlanTask()])

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
@@ -56,14 +55,7 @@ from training_runs import (
     run_sft,
 )
 
-
-@pytest.fixture(autouse=True)
-def project_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory with a base model; one thread."""
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-    letters.write_base(tmp_path / "base")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("project_root")
 
 
 # Supervised fine-tuning.

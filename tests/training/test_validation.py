@@ -37,6 +37,8 @@ from training_runs import (
     run_sft,
 )
 
+pytestmark = pytest.mark.usefixtures("project_root")
+
 HELD_OUT = [record.model_copy(update={"id": f"held-out-{index}"}) for index, record in enumerate(RECORDS[:10])]
 ONE_PHASE = [{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}]
 
@@ -85,13 +87,6 @@ class WeightRecorder(TrainerCallback):
             if all(torch.equal(weights[key], value) for key, value in stored.items())
         ]
         return step
-
-
-@pytest.fixture(autouse=True)
-def project_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-    letters.write_base(tmp_path / "base")
 
 
 def build_params(steps: int, validation: dict[str, Any] | None = None, **grpo: Any) -> Params:

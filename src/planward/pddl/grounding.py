@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from planward.pddl.caching import DomainKey, cache_by_domain
 from planward.pddl.conditions import ALWAYS, NEVER, Condition, conjoin, disjoin, iter_bits, negate
 from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified, iter_conjuncts
 from planward.pddl.language import Action, Domain, Effect, Problem
@@ -71,7 +72,7 @@ class Grounding:
         self.domain, self.objects, self.static, self.costs = domain, objects, static, costs
         self.bits: dict[Atom, int] = {}
         self._objects_by_type: dict[Types, list[str]] = {}
-        self._schemas = _build_schemas(_IdentityKey(domain))
+        self._schemas = _build_schemas(domain)
 
     def get_bit(self, atom: Atom) -> int:
         """Return the atom's bit, and assign one where it has none."""
@@ -244,7 +245,7 @@ def ground_problem(problem: Problem) -> GroundProblem:
     fluents = problem.domain.fluents
     static = frozenset(atom for atom in problem.init if atom[0] not in fluents)
     objects = tuple(sorted(problem.objects.items()))
-    return GroundProblem(problem, _build_grounding(_IdentityKey(problem.domain), objects, static, problem.costs))
+    return GroundProblem(problem, _build_grounding(DomainKey(problem.domain), objects, static, problem.costs))
 
 
 def count_instantiations(problem: Problem) -> int:
@@ -256,29 +257,16 @@ def count_instantiations(problem: Problem) -> int:
     )
 
 
-class _IdentityKey:
-    """Makes a domain part of a cache key by identity; equal domain files are parsed once, so they share it."""
-
-    def __init__(self, domain: Domain) -> None:
-        self.domain = domain
-
-    def __hash__(self) -> int:
-        return id(self.domain)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityKey) and self.domain is other.domain
-
-
 @lru_cache(maxsize=128)
 def _build_grounding(
-    key: _IdentityKey, objects: tuple[tuple[str, Types], ...], static: frozenset[Atom], costs: frozenset[Atom]
+    key: DomainKey, objects: tuple[tuple[str, Types], ...], static: frozenset[Atom], costs: frozenset[Atom]
 ) -> Grounding:
     return Grounding(key.domain, dict(objects), static, costs)
 
 
-@lru_cache(maxsize=64)
-def _build_schemas(key: _IdentityKey) -> dict[str, ActionSchema]:
-    return {action.name: _build_schema(action, key.domain.fluents) for action in key.domain.actions.values()}
+@cache_by_domain
+def _build_schemas(domain: Domain) -> dict[str, ActionSchema]:
+    return {action.name: _build_schema(action, domain.fluents) for action in domain.actions.values()}
 
 
 def _build_schema(action: Action, fluents: frozenset[str]) -> ActionSchema:

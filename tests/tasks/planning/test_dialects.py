@@ -177,7 +177,7 @@ def test_dialect_changes_only_actions_and_marker() -> None:
 
 
 def test_problems_are_distributed_evenly_over_dialects(project: Path, small: Callable[..., Params]) -> None:
-    params, plain = small(problems={"dialects": 3}), small()
+    params, plain = small(problems={"dialects": 3}, prompt={"names": "literal"}), small()
     problems_stage.run(plain)
     before = list(read_records(paths.results().problems / "problems.jsonl"))
     assert {record.meta.model_extra["dialect"] for record in before} == {0}
@@ -208,7 +208,7 @@ def test_problems_are_distributed_evenly_over_dialects(project: Path, small: Cal
 @pytest.mark.usefixtures("project")
 def test_too_few_dialects_are_named(small: Callable[..., Params]) -> None:
     sizes = {"spanner": {"count": 5, "spanners": [1, 2], "nuts": [1, 2], "locations": [1, 2]}}
-    params = small(problems={"dialects": 9, "generated": sizes})
+    params = small(problems={"dialects": 9, "generated": sizes}, prompt={"names": "literal"})
     with pytest.raises(ParamsError, match=r"problems\.dialects: spanner has 8 dialects"):
         problems_stage.run(params)
 

@@ -149,33 +149,9 @@ def test_objects_are_numbered_in_natural_order_and_goals_keep_their_order() -> N
     )
 
 
-FOREIGN_BLOCKSWORLD = """(define (domain blocksworld-4ops)
-  (:requirements :strips)
-  (:predicates (clear ?x) (on-table ?x) (arm-empty) (holding ?x) (on ?x ?y))
-  (:action pickup :parameters (?ob)
-    :precondition (and (clear ?ob) (on-table ?ob) (arm-empty))
-    :effect (and (holding ?ob) (not (clear ?ob)) (not (on-table ?ob)) (not (arm-empty))))
-  (:action putdown :parameters (?ob)
-    :precondition (holding ?ob)
-    :effect (and (clear ?ob) (arm-empty) (on-table ?ob) (not (holding ?ob))))
-  (:action stack :parameters (?ob ?underob)
-    :precondition (and (clear ?underob) (holding ?ob))
-    :effect (and (arm-empty) (clear ?ob) (on ?ob ?underob) (not (clear ?underob)) (not (holding ?ob))))
-  (:action unstack :parameters (?ob ?underob)
-    :precondition (and (on ?ob ?underob) (clear ?ob) (arm-empty))
-    :effect (and (holding ?ob) (clear ?underob) (not (on ?ob ?underob)) (not (clear ?ob)) (not (arm-empty)))))"""
+def read_foreign(name: str) -> str:
+    return (ROOT / f"tests/foreign_domains/{name}.pddl").read_text(encoding="utf-8")
 
-FOREIGN_FERRY = """(define (domain ferry)
-  (:predicates (not-eq ?x ?y) (car ?c) (location ?l) (at-ferry ?l) (at ?c ?l) (empty-ferry) (on ?c))
-  (:action sail :parameters (?from ?to)
-    :precondition (and (not-eq ?from ?to) (location ?from) (location ?to) (at-ferry ?from))
-    :effect (and (at-ferry ?to) (not (at-ferry ?from))))
-  (:action board :parameters (?car ?loc)
-    :precondition (and (car ?car) (location ?loc) (at ?car ?loc) (at-ferry ?loc) (empty-ferry))
-    :effect (and (on ?car) (not (at ?car ?loc)) (not (empty-ferry))))
-  (:action debark :parameters (?car ?loc)
-    :precondition (and (car ?car) (location ?loc) (on ?car) (at-ferry ?loc))
-    :effect (and (at ?car ?loc) (empty-ferry) (not (on ?car)))))"""
 
 FOREIGN_FERRY_PROBLEM = """(define (problem ferry-l3-c2) (:domain ferry)
   (:objects l0 l1 l2 c0 c1)
@@ -184,37 +160,19 @@ FOREIGN_FERRY_PROBLEM = """(define (problem ferry-l3-c2) (:domain ferry)
     (empty-ferry) (at c0 l1) (at c1 l2) (at-ferry l2))
   (:goal (and (at c1 l0) (at c0 l2))))"""
 
-FOREIGN_GRIPPERS = """(define (domain gripper-strips)
-  (:requirements :strips :typing)
-  (:types room object robot gripper)
-  (:predicates (at-robby ?r - robot ?x - room) (at ?o - object ?x - room) (free ?r - robot ?g - gripper)
-    (carry ?r - robot ?o - object ?g - gripper))
-  (:action move :parameters (?r - robot ?from ?to - room)
-    :precondition (and (at-robby ?r ?from))
-    :effect (and (at-robby ?r ?to) (not (at-robby ?r ?from))))
-  (:action pick :parameters (?r - robot ?obj - object ?room - room ?g - gripper)
-    :precondition (and (at ?obj ?room) (at-robby ?r ?room) (free ?r ?g))
-    :effect (and (carry ?r ?obj ?g) (not (at ?obj ?room)) (not (free ?r ?g))))
-  (:action drop :parameters (?r - robot ?obj - object ?room - room ?g - gripper)
-    :precondition (and (carry ?r ?obj ?g) (at-robby ?r ?room))
-    :effect (and (at ?obj ?room) (free ?r ?g) (not (carry ?r ?obj ?g)))))"""
-
 FOREIGN_PROBLEMS = {
     "blocksworld": (
-        FOREIGN_BLOCKSWORLD,
         "(define (problem p) (:domain blocksworld-4ops) (:objects b1 b2 b3)"
         " (:init (arm-empty) (on b3 b1) (on-table b1) (on-table b2) (clear b3) (clear b2)) (:goal (and (on b1 b2))))",
         "(unstack b3 b1)\n(putdown b3)\n(pickup b1)\n(stack b1 b2)",
         "(unstack b3 b1)\n(put-down b3)\n(pick-up b1)\n(stack b1 b2)",
     ),
     "ferry": (
-        FOREIGN_FERRY,
         FOREIGN_FERRY_PROBLEM,
         "(board c1 l2)\n(sail l2 l0)\n(debark c1 l0)\n(sail l0 l1)\n(board c0 l1)\n(sail l1 l2)\n(debark c0 l2)",
         "(board c2 l3)\n(sail l3 l1)\n(debark c2 l1)\n(sail l1 l2)\n(board c1 l2)\n(sail l2 l3)\n(debark c1 l3)",
     ),
     "grippers": (
-        FOREIGN_GRIPPERS,
         "(define (problem p) (:domain gripper-strips) (:objects robot1 - robot rgripper1 lgripper1 - gripper"
         " room1 room2 - room ball1 - object) (:init (at-robby robot1 room2) (free robot1 rgripper1)"
         " (free robot1 lgripper1) (at ball1 room1)) (:goal (and (at ball1 room2))))",
@@ -224,11 +182,6 @@ FOREIGN_PROBLEMS = {
         "(drop robot1 ball1 room2 rgripper1)",
     ),
     "spanner": (
-        load_domain_text("spanner")
-        .replace("?from ?to - location ?m - man", "?start ?end - location ?m - man")
-        .replace("?from", "?start")
-        .replace("?to ", "?end ")
-        .replace("?to)", "?end)"),
         "(define (problem p) (:domain spanner) (:objects bob - man spanner1 - spanner nut1 - nut"
         " shed location1 location2 gate - location) (:init (at bob shed) (at spanner1 location2) (useable spanner1)"
         " (loose nut1) (at nut1 gate) (link shed location1) (link location1 location2) (link location2 gate))"
@@ -239,12 +192,12 @@ FOREIGN_PROBLEMS = {
         "(walk location3 location2 bob)\n(walk location2 location1 bob)\n(pickup_spanner location1 spanner1 bob)\n"
         "(walk location1 gate bob)\n(tighten_nut gate spanner1 bob nut1)",
     ),
-}  # domain, problem and plan as other generators write them, and the plan in a generated domain's words
+}  # problem and plan as other generators write them (tests/foreign_domains), and the plan in a generated domain's words
 
 
 @pytest.mark.parametrize("known", FOREIGN_PROBLEMS)
 def test_problems_of_other_generators_match(known: str, tmp_path: Path) -> None:
-    domain_text, text, plan, expected = FOREIGN_PROBLEMS[known]
+    domain_text, (text, plan, expected) = read_foreign(known), FOREIGN_PROBLEMS[known]
     problem = parse_problem(text, parse_domain(domain_text))
     lexicon = build_lexicon(problem)
     assert lexicon.text.startswith(f"{known}\nobjects ")
@@ -259,8 +212,8 @@ def test_problems_of_other_generators_match(known: str, tmp_path: Path) -> None:
 
 
 def test_constraints_with_variables_are_stated_as_the_generator_states_them() -> None:
-    domain_text, text, _, _ = FOREIGN_PROBLEMS["spanner"]
-    domain = parse_domain(domain_text)
+    text, _, _ = FOREIGN_PROBLEMS["spanner"]
+    domain = parse_domain(read_foreign("spanner"))
     lexicon = build_lexicon(parse_problem(text, domain))
     assert "constraints (forall (?l - location) (at-most-once (at bob ?l)))\n" in lexicon.text
     for constraint in (
@@ -274,7 +227,7 @@ def test_constraints_with_variables_are_stated_as_the_generator_states_them() ->
 
 def edit_ferry(*changes: tuple[str, str]) -> Lexicon:
     """The lexicon of the foreign ferry problem after replacements in domain and problem."""
-    domain_text, text = FOREIGN_FERRY, FOREIGN_FERRY_PROBLEM
+    domain_text, text = read_foreign("ferry"), FOREIGN_FERRY_PROBLEM
     for old, new in changes:
         assert old in domain_text + text
         domain_text, text = domain_text.replace(old, new), text.replace(old, new)
@@ -563,7 +516,7 @@ def write_problem(folder: Path, name: str, domain_text: str, text: str, plan: st
 
 @pytest.fixture
 def ferry(project: Path) -> tuple[Path, Record]:
-    domain_text, text, plan, _ = FOREIGN_PROBLEMS["ferry"]
+    domain_text, (text, plan, _) = read_foreign("ferry"), FOREIGN_PROBLEMS["ferry"]
     return project, write_problem(project, "one", domain_text, text, plan)
 
 
@@ -617,7 +570,7 @@ def test_literal_names(ferry: tuple[Path, Record], small: Callable[..., Params])
 
 
 def test_examples_have_the_words_of_the_problem(project: Path, small: Callable[..., Params]) -> None:
-    domain_text, text, plan, _ = FOREIGN_PROBLEMS["ferry"]
+    domain_text, (text, plan, _) = read_foreign("ferry"), FOREIGN_PROBLEMS["ferry"]
     known = write_problem(project, "known", domain_text, text, plan)
     unknown = write_problem(project, "unknown", domain_text, text.replace("(car c0)", "(car c0) (location c0)"), plan)
     task: Task = load_task(small(), project)

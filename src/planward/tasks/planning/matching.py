@@ -15,12 +15,12 @@ from functools import cache
 from itertools import permutations
 from typing import NamedTuple, cast
 
+from planward.pddl.caching import cache_by_domain
 from planward.pddl.expressions import Expression, Form, PddlError, Symbol, build_symbol, render_expression
 from planward.pddl.formulas import TRUTH, Literal, iter_conjuncts, map_atoms
 from planward.pddl.language import Action, Domain, Problem, build_problem_from_parts
 from planward.pddl.renaming import rename_atom
 from planward.pddl.signature import UNTYPED, Atom, Types, parse_typed_list
-from planward.tasks.planning.caching import cache_by_domain
 from planward.tasks.planning.domains import KNOWN_DOMAINS, load_generated_domain
 from planward.tasks.planning.domains.instances import split_numbers
 

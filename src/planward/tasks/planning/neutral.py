@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from planward.core.prompts import PromptTooLong
+from planward.pddl.caching import cache_by_domain
 from planward.pddl.constraints import Constraint
 from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified, iter_conjuncts
 from planward.pddl.language import Action, Domain, Effect, Problem
 from planward.pddl.signature import Atom, Types, Variables
-from planward.tasks.planning.caching import cache_by_domain
 from planward.tasks.planning.domains.instances import split_numbers
 
 MAX_PREDICATES, MAX_ACTIONS, MAX_TYPES, MAX_OBJECTS, MAX_VARIABLES = 24, 12, 12, 40, 8
