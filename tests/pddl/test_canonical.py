@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planward.core.hashing import hash_fraction
 from planward.core.verdicts import Label
 from planward.params import Params, ParamsError
-from planward.pddl.canonical import hash_problem, hash_without_constraints
+from planward.pddl.canonical import hash_problem, hash_without_constraints, rank_objects
 from planward.pddl.constraints import Constraint
 from planward.pddl.formulas import And, Formula, Literal, Or, Quantified
 from planward.pddl.language import Problem, parse_domain, parse_problem
@@ -42,14 +42,14 @@ def problem_samples(draw: st.DrawFn) -> Problem:
     return build_problem(domain, instance)
 
 
-def shuffle_problem(problem: Problem, names: dict[str, str], rng: Random) -> Problem:
-    """Rename the objects of a problem and reorder everything."""
+def shuffle_problem(problem: Problem, names: dict[str, str], rng: Random, *, formulas: bool = True) -> Problem:
+    """Rename the objects of a problem and reorder everything, or all but goals and constraints."""
 
     def rename(atom: Atom) -> Atom:
         return (atom[0], *(names.get(word, word) for word in atom[1:]))
 
     def shuffle(items: list[Any]) -> list[Any]:
-        return rng.sample(items, len(items))
+        return rng.sample(items, len(items)) if formulas else items
 
     def rename_formula(formula: Formula) -> Formula:
         match formula:
@@ -63,11 +63,12 @@ def shuffle_problem(problem: Problem, names: dict[str, str], rng: Random) -> Pro
     def rename_constraint(constraint: Constraint) -> Constraint:
         return replace(constraint, formulas=tuple(map(rename_formula, constraint.formulas)))
 
+    objects = rng.sample([*problem.objects.items()], len(problem.objects))
     return replace(
         problem,
         name="another",
-        objects=dict(shuffle([(names.get(name, name), types) for name, types in problem.objects.items()])),
-        init=frozenset(map(rename, shuffle(sorted(problem.init)))),
+        objects={names.get(name, name): types for name, types in objects},
+        init=frozenset(map(rename, rng.sample(sorted(problem.init), len(problem.init)))),
         goal=tuple(shuffle([rename_formula(goal) for goal in problem.goal])),
         constraints=tuple(shuffle([rename_constraint(constraint) for constraint in problem.constraints])),
     )
@@ -81,6 +82,22 @@ def test_renaming_and_reordering_keep_the_digest(problem: Problem, rng: Random) 
     fresh = {name: f"o{rng.randrange(10**9)}-{i}" for i, name in enumerate(objects)}
     for names in (permuted, fresh):
         assert hash_problem(shuffle_problem(problem, names, rng)) == hash_problem(problem)
+
+
+@settings(max_examples=100)
+@given(problem_samples(), st.randoms(use_true_random=False))
+def test_copies_are_the_same_once_objects_are_called_by_their_ranks(problem: Problem, rng: Random) -> None:
+    def call_by_rank(renamed: Problem) -> Problem:
+        ranks = rank_objects(renamed)
+        assert sorted(ranks) == sorted(renamed.objects)
+        assert len(set(ranks.values())) == len(ranks)
+        order = sorted(ranks, key=ranks.__getitem__)
+        names = {name: f"o{i}" for i, name in enumerate(order)}
+        return shuffle_problem(renamed, names, Random(1), formulas=False)
+
+    objects = list(problem.objects)
+    names = dict(zip(objects, rng.sample(objects, len(objects)), strict=True))
+    assert call_by_rank(shuffle_problem(problem, names, rng, formulas=False)) == call_by_rank(problem)
 
 
 @settings(max_examples=100)

@@ -1,12 +1,13 @@
-"""A digest of a problem that does not depend on the names of its objects."""
+"""A digest of a problem, and an order of its objects, that do not depend on the names of its objects."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planward.pddl.constraints import Constraint
 from planward.pddl.formulas import And, Formula, Literal, Or, Quantified
 from planward.pddl.language import Problem
 from planward.pddl.signature import Atom
@@ -30,23 +31,63 @@ def hash_problem(problem: Problem) -> str:
     compound: list[tuple[str, tuple[Formula, ...]]]
     compound = [("goal", (goal,)) for goal in problem.goal if not isinstance(goal, Literal)]
     compound += [(constraint.operator, constraint.formulas) for constraint in problem.constraints]
+    goals = sorted({fact for goal in problem.goal for fact in _iter_facts("goal", goal)})
+    facts = [("init", atom) for atom in problem.init] + goals
+    facts += [fact for constraint in problem.constraints for fact in _iter_constraint_facts(constraint)]
+    colours, constants = _refine(_colour_by_type(problem), facts), problem.domain.constants
+    objects = sorted(
+        (colours[name], name if name in constants else "", types) for name, types in problem.objects.items()
+    )
+    atoms = sorted(repr((context, atom[0], [colours.get(name, name) for name in atom[1:]])) for context, atom in facts)
+    formulas = sorted(
+        f"{context} {' '.join(_render_coloured(f, colours) for f in parts)}" for context, parts in compound
+    )
+    return hashlib.sha256(repr((problem.domain.name, objects, atoms, formulas)).encode()).hexdigest()
+
+
+def rank_objects(problem: Problem) -> dict[str, int]:
+    """Rank a problem's objects by what is true of them, not by their names.
+
+    Copies of a problem with other names of objects and another order of facts, but the same order of goals and
+    constraints, are the same once each object is called by its rank. Of objects that refinement cannot tell apart, one
+    is ranked first and the others are refined again. Where such objects are not symmetric, which takes a contrived
+    problem, copies may be ranked differently.
+    """
     facts: list[Fact] = [("init", atom) for atom in problem.init]
-    facts += sorted({fact for goal in problem.goal for fact in _iter_facts("goal", goal)})
-    for constraint in problem.constraints:
-        for number, formula in enumerate(constraint.formulas):
-            facts += _iter_facts(f"{constraint.operator} {number}", formula)
+    for number, goal in enumerate(problem.goal):
+        facts += _iter_facts(f"goal {number}", goal)
+    for number, constraint in enumerate(problem.constraints):
+        facts += [(f"{number} {context}", atom) for context, atom in _iter_constraint_facts(constraint)]
+    colours = _refine(_colour_by_type(problem), facts)
+    while len(set(colours.values())) < len(colours):
+        sizes = Counter(colours.values())
+        tied = min(colour for colour, size in sizes.items() if size > 1)
+        first = next(name for name, colour in colours.items() if colour == tied)
+        apart = {name: 2 * colour + (colour == tied and name != first) for name, colour in colours.items()}
+        colours = _refine(apart, facts)
+    return colours
+
+
+def _iter_constraint_facts(constraint: Constraint) -> Iterator[Fact]:
+    for number, formula in enumerate(constraint.formulas):
+        yield from _iter_facts(f"{constraint.operator} {number}", formula)
+
+
+def _colour_by_type(problem: Problem) -> Colours:
+    constants = problem.domain.constants
+    return _rank_signatures(
+        {name: (name if name in constants else "", *sorted(types)) for name, types in problem.objects.items()}
+    )
+
+
+def _refine(colours: Colours, facts: Sequence[Fact]) -> Colours:
+    """Refine the colours until no more objects can be told apart by the facts that they occur in."""
     facts_by_object: dict[str, list[tuple[Fact, int]]] = defaultdict(list)
     for fact in facts:
         for position, name in enumerate(fact[1][1:]):
             facts_by_object[name].append((fact, position))
-
-    constants = problem.domain.constants
-    signatures: dict[str, tuple[object, ...]] = {
-        name: (name if name in constants else "", *sorted(types)) for name, types in problem.objects.items()
-    }
-    colours = _rank_signatures(signatures)
     while True:
-        signatures = {
+        signatures: dict[str, tuple[object, ...]] = {
             name: (
                 colour,
                 sorted(
@@ -58,17 +99,8 @@ def hash_problem(problem: Problem) -> str:
         }
         refined = _rank_signatures(signatures)
         if len(set(refined.values())) == len(set(colours.values())):
-            break
+            return colours
         colours = refined
-
-    objects = sorted(
-        (colours[name], name if name in constants else "", types) for name, types in problem.objects.items()
-    )
-    atoms = sorted(repr((context, atom[0], [colours.get(name, name) for name in atom[1:]])) for context, atom in facts)
-    formulas = sorted(
-        f"{context} {' '.join(_render_coloured(f, colours) for f in parts)}" for context, parts in compound
-    )
-    return hashlib.sha256(repr((problem.domain.name, objects, atoms, formulas)).encode()).hexdigest()
 
 
 def _rank_signatures(signatures: dict[str, tuple[object, ...]]) -> Colours:

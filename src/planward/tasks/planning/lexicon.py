@@ -77,9 +77,12 @@ class Lexicon:
         return {word: name for name, word in self.objects.items()}
 
 
-def build_lexicon(problem: Problem, *, neutral: bool = False) -> Lexicon:
-    """Build a problem's lexicon; with `neutral`, of neutral names in any domain."""
-    translation = None if neutral else translate_problem(problem)
+def build_lexicon(problem: Problem, *, neutral: bool = False, canonical: bool = True) -> Lexicon:
+    """Build a problem's lexicon; with `neutral`, of neutral names in any domain.
+
+    A problem of a known domain has its objects in canonical order, or else in that of their names.
+    """
+    translation = None if neutral else translate_problem(problem, canonical=canonical)
     if translation is not None:
         return Lexicon(problem, translation, translation.actions, translation.objects)
     names = name_domain(problem.domain).actions

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from planward.pddl.caching import cache_by_domain
+from planward.pddl.canonical import rank_objects
 from planward.pddl.expressions import Expression, Form, PddlError, Symbol, build_symbol, render_expression
 from planward.pddl.formulas import TRUTH, Literal, iter_conjuncts, map_atoms
 from planward.pddl.language import Action, Domain, Problem, build_problem_from_parts
@@ -74,14 +75,20 @@ class NoMatchError(Exception):
     """A part of a problem has no counterpart in the known domain."""
 
 
-def translate_problem(problem: Problem) -> Translation | None:
+def translate_problem(problem: Problem, *, canonical: bool = True) -> Translation | None:
     """Translate a problem into the words of the known domain that its domain matches; None without one.
 
     None also where its objects, facts, goal or constraints are none that the known domain's problems could have.
+    Objects are numbered in canonical order (`pddl.canonical.rank_objects`), so that a copy under other names gets the
+    same translation; or else in the natural order of their names.
     """
     for match in match_domain(problem.domain):
         try:
-            return _Translator(problem, match).translate()
+            translation = _Translator(problem, match, split_numbers).translate()
+            if not canonical:
+                return translation
+            ranks = rank_objects(translation.problem)
+            return _Translator(problem, match, lambda name: ranks[translation.objects[name]]).translate()  # noqa: B023
         except (NoMatchError, PddlError):
             continue
     return None
@@ -212,12 +219,13 @@ def _is_condition(role: str, atom: Atom) -> bool:
 class _Translator:
     """Translates one problem by one match; raises NoMatchError or PddlError where the problem does not fit."""
 
-    def __init__(self, problem: Problem, match: DomainMatch) -> None:
+    def __init__(self, problem: Problem, match: DomainMatch, order: Callable[[str], Any]) -> None:
+        """Number the objects of a type in the order of the key `order`."""
         self.problem, self.match = problem, match
         self.module, self.domain = KNOWN_DOMAINS[match.known], load_generated_domain(match.known)
         self.types = self._find_types()
         by_type = defaultdict[str, list[str]](list)
-        for name in sorted(problem.objects, key=split_numbers):
+        for name in sorted(problem.objects, key=order):
             by_type[self.types[name]].append(name)
         init = frozenset(self._rewrite_atom(atom) for atom in problem.init if atom[0] in match.predicates)
         names = self.module.name_objects(dict(by_type), init)

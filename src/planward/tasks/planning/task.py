@@ -163,7 +163,9 @@ class PlanningTask:
         neutral: bool = False,
     ) -> Lexicon:
         problem = self.load_problem(domain_file, problem_file)
-        return build_lexicon(rename_problem(problem, dict(renaming)) if renaming else problem, neutral=neutral)
+        if renaming:  # at random, for training: a canonical order would undo it
+            return build_lexicon(rename_problem(problem, dict(renaming)), neutral=neutral, canonical=False)
+        return build_lexicon(problem, neutral=neutral)
 
     def _load(self, record: Record) -> Problem:
         return self.load_problem(record.meta.domain_file, record.meta.problem_file)

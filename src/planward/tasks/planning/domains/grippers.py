@@ -102,8 +102,9 @@ def name_objects(objects: Mapping[str, list[str]], init: Collection[Atom]) -> di
     grippers = dict[str, str]()
     for robot, name in (robots or {}).items():
         hands = [gripper for gripper in objects.get("gripper", []) if (robot, gripper) in pairs]
-        hands = sorted(hands, key=lambda hand: ("r" not in hand[:1], hands.index(hand)))  # rgripper1 keeps its name
-        grippers |= {hand: f"{side}gripper{name[len('robot') :]}" for side, hand in zip(SIDES, hands, strict=False)}
+        grippers |= {
+            hand: f"{side}gripper{name[len('robot') :]}" for side, hand in zip(reversed(SIDES), hands, strict=False)
+        }
     if len(grippers) != len(pairs) or len(grippers) != len(objects.get("gripper", [])):
         return None
     return merge_names(
