@@ -1,4 +1,4 @@
-"""Tokens per second of a training step of models/base, by sequence length, precision and logits computed.
+"""Tokens per second of a training step of models/base, by sequence length, precision, logits and attention.
 
     python benchmarks/base_step.py [STEPS]
 
@@ -21,18 +21,21 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, LlamaForCausalLM
 
-from planward.pretraining.base_model import IGNORED_LABEL, PackedBatches
+from planward.pretraining.base_model import PackedBatches
 from planward.pretraining.config import load_base_config
+from planward.pretraining.network import DENSE_ATTENTION, IGNORED_LABEL
 from planward.pretraining.vocabulary import build_tokenizer, build_vocabulary
 
 BASE, ROUNDS = Path("models/base"), 5
 LENGTH_KEYS = ("short_sequence", "long_sequence")
-VARIANTS = {  # sequence length, bfloat16, logits of all tokens
-    "512 tokens, float32, all logits": (512, False, True),
-    "512 tokens, float32": (512, False, False),
-    "256 tokens, float32": (256, False, False),
-    "512 tokens, bfloat16": (512, True, False),
-    "256 tokens, bfloat16": (256, True, False),
+FUSED = "sdpa"  # torch's
+VARIANTS = {  # sequence length, bfloat16, logits of all tokens, attention
+    "512 tokens, float32, all logits": (512, False, True, FUSED),
+    "512 tokens, float32": (512, False, False, FUSED),
+    "256 tokens, float32": (256, False, False, FUSED),
+    "512 tokens, bfloat16": (512, True, False, FUSED),
+    "256 tokens, bfloat16": (256, True, False, FUSED),
+    "256 tokens, bfloat16, dense": (256, True, False, DENSE_ATTENTION),
 }
 
 
@@ -47,11 +50,12 @@ def main() -> None:
         length: list(
             islice(PackedBatches(params.model_copy(update=dict.fromkeys(LENGTH_KEYS, length)), 0, tokenizer), steps)
         )
-        for length in {length for length, _, _ in VARIANTS.values()}
+        for length in {length for length, *_ in VARIANTS.values()}
     }
     rates: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for _ in range(ROUNDS):
-        for name, (length, bfloat16, all_logits) in VARIANTS.items():
+        for name, (length, bfloat16, all_logits, attention) in VARIANTS.items():
+            model.set_attn_implementation(attention)
             start = time.perf_counter()
             for batch in batches[length]:
                 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import LlamaConfig
 
 from planward.core.hashing import hash_fraction
 from planward.core.verdicts import Label
 from planward.pddl.canonical import hash_without_constraints
 from planward.pddl.simulation import verify_plan
-from planward.pretraining.base_model import IGNORED_LABEL, PackedBatches, ProblemSampler, shuffle_declarations
+from planward.pretraining.base_model import PackedBatches, ProblemSampler, shuffle_declarations
 from planward.pretraining.config import BaseModelConfig, load_base_config
+from planward.pretraining.network import IGNORED_LABEL, BaseModelNetwork, ComposedEmbedding
+from planward.pretraining.optimizer import MuonWithAdamW
 from planward.pretraining.random_domains import sample_domain, sample_problems
-from planward.pretraining.vocabulary import SPECIAL, build_tokenizer, build_vocabulary, compose_embeddings
+from planward.pretraining.vocabulary import SPECIAL, build_tokenizer, build_vocabulary
 from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.dialects import build_dialect, sample_dialect
 from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, find_plan, load_generated_domain
@@ -110,7 +115,8 @@ def test_batches_have_loss_on_plans_only_and_are_reproducible(params: BaseModelC
 
 
 def test_initial_embeddings_are_similar_for_atoms_that_share_objects(tokens: list[str]) -> None:
-    rows = torch.nn.functional.normalize(compose_embeddings(tokens, 128, 0.08, 1), dim=1)
+    torch.manual_seed(1)
+    rows = torch.nn.functional.normalize(ComposedEmbedding(tokens, 128, 0.08)().detach(), dim=1)
     embeddings = dict(zip(tokens, rows, strict=True))
 
     def compute_similarity(a: str, b: str) -> float:
@@ -119,3 +125,62 @@ def test_initial_embeddings_are_similar_for_atoms_that_share_objects(tokens: lis
     assert compute_similarity("(on b1 b2)", "(on b1 b3)") > compute_similarity("(on b1 b2)", "(on b4 b3)") > 0.1
     assert compute_similarity("(clear b1)", "b1") > 0.2 > abs(compute_similarity("(clear b1)", "b2"))
     assert len(SPECIAL) + len(tokens) == len({*SPECIAL, *tokens})
+
+
+@pytest.fixture(scope="module")
+def network(tokens: list[str]) -> BaseModelNetwork:
+    """Untrained, with one layer; 0 is the token for padding."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(SPECIAL) + len(tokens),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+    return BaseModelNetwork(config, [*SPECIAL, *tokens])
+
+
+def test_trained_network_is_the_llama_that_is_saved(network: BaseModelNetwork, tokens: list[str]) -> None:
+    batch = torch.randint(3, len(tokens), (4, 24), generator=torch.Generator().manual_seed(2))
+    labels = torch.where(torch.arange(24) < 6, IGNORED_LABEL, batch)
+    model = network.build_model()
+    with torch.no_grad():
+        expected = model(input_ids=batch, labels=labels).loss
+        assert float(network(batch, labels)) == pytest.approx(float(expected), rel=0.01)  # bfloat16
+    assert model.config._attn_implementation == "sdpa"
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+
+
+def test_optimizer_continues_from_its_state(network: BaseModelNetwork, tokens: list[str]) -> None:
+    batch = torch.randint(3, len(tokens), (2, 16), generator=torch.Generator().manual_seed(3))
+
+    def build_optimizer(module: BaseModelNetwork) -> MuonWithAdamW:
+        return MuonWithAdamW(module.list_matrices(), module.list_vectors(), 0.01, 0.98, 0.0)
+
+    def train(module: BaseModelNetwork, optimizer: MuonWithAdamW, steps: int) -> list[float]:
+        scheduler, losses = LambdaLR(optimizer, lambda step: 1 - step / 10), list[float]()
+        for _ in range(steps):
+            loss = module(batch, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            losses.append(loss.item())
+        return losses
+
+    first = build_optimizer(network)
+    assert len({id(weight) for group in first.param_groups for weight in group["params"]}) == len(
+        list(network.parameters())
+    )
+    losses = train(network, first, 4)
+    assert losses[-1] < losses[0]
+    assert {group["lr"] for optimizer in first.optimizers for group in optimizer.param_groups} == {0.006}
+    copied = deepcopy(network)
+    second = build_optimizer(copied)
+    second.load_state_dict(deepcopy(first.state_dict()))
+    assert train(network, first, 2) == train(copied, second, 2)

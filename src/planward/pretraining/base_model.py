@@ -11,7 +11,6 @@ from random import Random
 from typing import Any, TypeVar
 
 import torch
-from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 
@@ -23,12 +22,13 @@ from planward.pddl.formulas import And, iter_conjuncts
 from planward.pddl.language import Action, Domain, Problem, map_problem_atoms
 from planward.pddl.renaming import find_exchangeable, rename_atom, rename_plan
 from planward.pretraining.config import BaseModelConfig, PhaseConfig
+from planward.pretraining.network import IGNORED_LABEL, BaseModelNetwork
+from planward.pretraining.optimizer import MuonWithAdamW
 from planward.pretraining.random_domains import sample_domain, sample_problems
 from planward.pretraining.vocabulary import (
     SPECIAL,
     build_tokenizer,
     build_vocabulary,
-    compose_embeddings,
     list_largest_objects,
 )
 from planward.tasks.planning.dialects import sample_dialect
@@ -37,7 +37,6 @@ from planward.tasks.planning.domains.instances import render_atom
 from planward.tasks.planning.neutral import name_domain, name_objects, render_domain, render_problem
 from planward.tasks.planning.prompt import render_compact_problem
 
-IGNORED_LABEL = -100  # of a token that is left out of the loss
 NUM_PROBLEMS = 12  # of a domain with neutral symbols
 SEEDS_PER_PHASE = 1000
 NUM_LENGTHS = 4  # every so many batches, one has long sequences
@@ -204,13 +203,8 @@ class PackedBatches(IterableDataset):  # type: ignore[type-arg]
 
 class BaseModelTrainer(Trainer):
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
-        """Return the cross-entropy of the labelled tokens; no logits are computed for the others, four in five."""
-        labels = inputs["labels"][:, 1:]
-        labelled = labels != IGNORED_LABEL
-        with torch.autocast(labels.device.type, torch.bfloat16):
-            hidden = model.model(input_ids=inputs["input_ids"]).last_hidden_state[:, :-1]
-            logits = model.lm_head(hidden[labelled])
-        return cross_entropy(logits.float(), labels[labelled])
+        loss: torch.Tensor = model(**inputs)
+        return loss
 
 
 def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
@@ -233,20 +227,13 @@ def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausal
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        rows = compose_embeddings(tokens, params.hidden_size, params.initializer_range, params.seed)
-        model.get_input_embeddings().weight[len(SPECIAL) :] = rows
+    network = BaseModelNetwork(config, [*SPECIAL, *tokens], compiled=params.compile)
     for number, phase in enumerate(params.phases):
         folder = checkpoints / f"phase-{number}"
         arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=phase.steps,
             per_device_train_batch_size=1,  # the dataset yields whole batches
-            learning_rate=phase.learning_rate,
-            adam_beta1=0.9,
-            adam_beta2=params.adam_beta2,
-            weight_decay=0.01,
             lr_scheduler_type="cosine",
             warmup_ratio=params.warmup_ratio,
             max_grad_norm=1.0,
@@ -259,10 +246,22 @@ def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausal
             seed=params.seed,
             use_cpu=not torch.cuda.is_available(),
         )
-        batches = PackedBatches(params, number, tokenizer)
-        trainer = BaseModelTrainer(model, arguments, train_dataset=batches, data_collator=_unwrap_batch)
+        optimizer = MuonWithAdamW(
+            network.list_matrices(),
+            network.list_vectors(),
+            phase.learning_rate,
+            params.adam_beta2,
+            params.weight_decay,
+        )
+        trainer = BaseModelTrainer(
+            network,
+            arguments,
+            train_dataset=PackedBatches(params, number, tokenizer),
+            data_collator=_unwrap_batch,
+            optimizers=(optimizer, None),
+        )
         trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
-    return model, tokenizer
+    return network.build_model(), tokenizer
 
 
 def _unwrap_batch(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

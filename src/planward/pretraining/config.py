@@ -34,11 +34,13 @@ class BaseModelConfig(Section):
     known_share: float = Field(ge=0, le=1)
     warmup_ratio: float = Field(ge=0, le=1)
     adam_beta2: float = Field(gt=0, lt=1)
+    weight_decay: float = Field(ge=0)
     hidden_size: int = Field(gt=0)
     intermediate_size: int = Field(gt=0)
     layers: int = Field(gt=0)
     heads: int = Field(gt=0)
     initializer_range: float = Field(gt=0)
+    compile: bool
     save_steps: int = Field(gt=0)
     validation: int = Field(gt=0)
     phases: list[PhaseConfig] = Field(min_length=1)

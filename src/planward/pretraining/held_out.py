@@ -21,7 +21,7 @@ from planward.tasks.planning.lexicon import build_lexicon, render_prompt
 from planward.tasks.planning.prompt import render_compact_prompt
 
 SHOT_NUMS = (0, 1, 4)
-MAX_NEW_TOKENS = 96  # of neutral symbols, four or so for each action
+MAX_NEW_TOKENS = 192  # of neutral symbols, four or so for each action
 BATCH_SIZE = 60
 
 

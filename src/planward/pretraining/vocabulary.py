@@ -5,12 +5,10 @@ One token per ground atom or action of the generated domains; for other domains,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import product
 from random import Random
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -83,28 +81,20 @@ def build_tokenizer(tokens: Sequence[str], length: int) -> PreTrainedTokenizerFa
     )
 
 
-def compose_embeddings(tokens: Sequence[str], width: int, spread: float, seed: int) -> torch.Tensor:
-    """Return initial embeddings [tokens, width] with standard deviation `spread`.
+def list_parts(token: str) -> list[tuple[str, str]]:
+    """Return what a token's embedding is composed of, as (role, word).
 
-    An atom's row is the normalised sum of random vectors for its head, each of its objects, and each object at its
-    position. So `(on b1 b2)` starts near `(clear b1)` and `b1`, and attention can follow an object from the first step
-    on; with independent rows, the parts of every atom would have to be learnt from examples.
+    An atom has its head, its objects, and each object at its position. So `(on b1 b2)` shares parts with `(clear b1)`
+    and `b1`, and attention can follow an object from the first step on.
     """
-    generator, parts = torch.Generator().manual_seed(seed), dict[object, torch.Tensor]()
-
-    def part(key: object) -> torch.Tensor:
-        if key not in parts:
-            parts[key] = torch.randn(width, generator=generator)
-        return parts[key]
-
-    rows = []
-    for token in tokens:
-        words = token.strip("()").split()
-        if token.endswith(")") and not token.startswith("("):  # the last argument of an atom of neutral symbols
-            rows.append(torch.stack([part(("object", words[0])), part("last argument")]).sum(0) / math.sqrt(2))
-            continue
-        head, objects = (words[:1], words[1:]) if token.startswith("(") else ([], words)
-        keys: list[object] = [*head, *(("object", name) for name in objects)]
-        keys += [(position, name) for position, name in enumerate(objects) if head]
-        rows.append(torch.stack([part(key) for key in keys]).sum(0) / math.sqrt(len(keys)))
-    return torch.stack(rows) * spread
+    words = token.strip("()").split()
+    if token.endswith(")") and not token.startswith("("):  # the last argument of an atom of neutral symbols
+        return [("object", words[0]), ("last", "argument")]
+    if not token.startswith("("):
+        return [("object", word) for word in words]
+    head, *objects = words
+    return [
+        ("head", head),
+        *(("object", name) for name in objects),
+        *((str(i), name) for i, name in enumerate(objects)),
+    ]
