@@ -145,7 +145,7 @@ def test_scores_of_the_shipped_model_on_real_problems(small: Callable[..., Param
     assert InfoScorer(task, model, tokenizer, **limits)(prompts) == pytest.approx(exact, abs=1e-4)
     half = InfoScorer(task, model, tokenizer, **limits, precision="bfloat16")(prompts)
     errors = [abs(score - exact_score) for score, exact_score in zip(half, exact, strict=True)]
-    assert 0 < fmean(errors) < 0.02 * stdev(exact)
+    assert 0 < fmean(errors) < 0.1 * stdev(exact)  # too small to change many ranks
 
 
 def test_the_order_of_examples_matters(network: tuple[Any, Any]) -> None:
