@@ -16,37 +16,18 @@ from pathlib import Path
 
 import torch
 from torch.optim import AdamW, Optimizer
-from transformers import LlamaConfig
 
-from planward.pretraining.base_model import PackedBatches
+from planward.pretraining.base_model import PackedBatches, build_network
 from planward.pretraining.config import BaseModelConfig, load_base_config
 from planward.pretraining.network import BaseModelNetwork
 from planward.pretraining.optimizer import MuonWithAdamW
-from planward.pretraining.vocabulary import SPECIAL, build_tokenizer, build_vocabulary
+from planward.pretraining.vocabulary import build_tokenizer, build_vocabulary
 
 BATCHES = 12  # of held-out problems
 
 
-def build_network(params: BaseModelConfig, tokens: Sequence[str]) -> BaseModelNetwork:
-    torch.manual_seed(params.seed)
-    config = LlamaConfig(
-        vocab_size=len(SPECIAL) + len(tokens),
-        hidden_size=params.hidden_size,
-        intermediate_size=params.intermediate_size,
-        num_hidden_layers=params.layers,
-        num_attention_heads=params.heads,
-        num_key_value_heads=params.heads,
-        max_position_embeddings=2 * params.long_sequence,
-        initializer_range=params.initializer_range,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        pad_token_id=0,
-    )
-    return BaseModelNetwork(config, [*SPECIAL, *tokens], compiled=params.compile)
-
-
 def build_optimizer(network: BaseModelNetwork, params: BaseModelConfig, rate: float, *, muon: bool) -> Optimizer:
-    matrices, others = network.list_matrices(), network.list_vectors()
+    matrices, others = network.list_matrices(), network.list_other_weights()
     if muon:
         return MuonWithAdamW(matrices, others, rate, params.adam_beta2, params.weight_decay)
     return AdamW([*matrices, *others], rate, betas=(0.9, params.adam_beta2), weight_decay=params.weight_decay)
@@ -86,6 +67,7 @@ def main() -> None:
     validation = list(islice(iter(PackedBatches(held_out, 0, tokenizer)), BATCHES))
     print(f"{'optimizer':10} {'embeddings':10} loss after {steps} steps")
     for muon, composed in product((False, True), (False, True)):
+        torch.manual_seed(params.seed)
         network = build_network(params, tokens)
         network.embedding.parts.requires_grad_(composed)  # else rows start as sums, and are trained on their own
         train(network, build_optimizer(network, params, phase.learning_rate, muon=muon), batches, params.warmup_ratio)

@@ -160,7 +160,7 @@ def test_optimizer_continues_from_its_state(network: BaseModelNetwork, tokens: l
     batch = torch.randint(3, len(tokens), (2, 16), generator=torch.Generator().manual_seed(3))
 
     def build_optimizer(module: BaseModelNetwork) -> MuonWithAdamW:
-        return MuonWithAdamW(module.list_matrices(), module.list_vectors(), 0.01, 0.98, 0.0)
+        return MuonWithAdamW(module.list_matrices(), module.list_other_weights(), 0.01, 0.98, 0.0)
 
     def train(module: BaseModelNetwork, optimizer: MuonWithAdamW, steps: int) -> list[float]:
         scheduler, losses = LambdaLR(optimizer, lambda step: 1 - step / 10), list[float]()

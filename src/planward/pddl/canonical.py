@@ -50,8 +50,8 @@ def rank_objects(problem: Problem) -> dict[str, int]:
 
     Copies of a problem with other names of objects and another order of facts, but the same order of goals and
     constraints, are the same once each object is called by its rank. Of objects that refinement cannot tell apart, one
-    is ranked first and the others are refined again. Where such objects are not symmetric, which takes a contrived
-    problem, copies may be ranked differently.
+    is ranked first and the others are refined again. Where such objects are not symmetric,
+    copies may be ranked differently.
     """
     facts: list[Fact] = [("init", atom) for atom in problem.init]
     for number, goal in enumerate(problem.goal):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,6 +26,7 @@ from planward.pretraining.network import IGNORED_LABEL, BaseModelNetwork
 from planward.pretraining.optimizer import MuonWithAdamW
 from planward.pretraining.random_domains import sample_domain, sample_problems
 from planward.pretraining.vocabulary import (
+    PAD,
     SPECIAL,
     build_tokenizer,
     build_vocabulary,
@@ -207,27 +208,31 @@ class BaseModelTrainer(Trainer):
         return loss
 
 
-def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Train the base model from scratch, phase by phase; resumes from the newest checkpoints below `checkpoints`."""
-    set_seed(params.seed)
-    positions = 2 * params.long_sequence
-    tokens = build_vocabulary()
-    tokenizer = build_tokenizer(tokens, positions)
+def build_network(params: BaseModelConfig, tokens: Sequence[str]) -> BaseModelNetwork:
+    """Build the untrained network for a vocabulary, whose special tokens come first."""
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(SPECIAL) + len(tokens),
         hidden_size=params.hidden_size,
         intermediate_size=params.intermediate_size,
         num_hidden_layers=params.layers,
         num_attention_heads=params.heads,
         num_key_value_heads=params.heads,
-        max_position_embeddings=positions,
+        max_position_embeddings=2 * params.long_sequence,
         initializer_range=params.initializer_range,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=SPECIAL.index(END),
+        pad_token_id=SPECIAL.index(PAD),
     )
-    network = BaseModelNetwork(config, [*SPECIAL, *tokens], compiled=params.compile)
+    return BaseModelNetwork(config, [*SPECIAL, *tokens], compiled=params.compile)
+
+
+def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Train the base model from scratch, phase by phase; resumes from the newest checkpoints below `checkpoints`."""
+    set_seed(params.seed)
+    tokens = build_vocabulary()
+    tokenizer = build_tokenizer(tokens, 2 * params.long_sequence)
+    network = build_network(params, tokens)
     for number, phase in enumerate(params.phases):
         folder = checkpoints / f"phase-{number}"
         arguments = TrainingArguments(
@@ -248,7 +253,7 @@ def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausal
         )
         optimizer = MuonWithAdamW(
             network.list_matrices(),
-            network.list_vectors(),
+            network.list_other_weights(),
             phase.learning_rate,
             params.adam_beta2,
             params.weight_decay,

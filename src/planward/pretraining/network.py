@@ -26,8 +26,8 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Attend causally by plain matrix products in bfloat16; for sequences without padding on the left.
 
-    Shapes are [batch, heads, length, width]; the result's is [batch, length, heads, width]. For short sequences on a
-    CPU a training step takes two thirds of what it takes with torch's fused attention, whose backward pass is slow.
+    Shapes are [batch, heads, length, width], with as many heads of keys as of queries; the result's is [batch, length,
+    heads, width]. Faster for short sequences on a CPU than torch's fused attention (`benchmarks/base_step.py`).
     """
     batch, heads, length, width = queries.shape
     flat = [tensor.reshape(batch * heads, length, width).to(torch.bfloat16) for tensor in (queries, keys, values)]
@@ -72,7 +72,7 @@ class ComposedEmbedding(nn.Module):
 class BaseModelNetwork(nn.Module):
     """A Llama with composed, tied embeddings, and its loss on the labelled tokens.
 
-    Compiled, it takes 16 % less time on a CPU, and needs a C++ compiler.
+    Compiled, it is faster and needs a C++ compiler.
     """
 
     def __init__(self, config: LlamaConfig, tokens: Sequence[str], *, compiled: bool = False) -> None:
@@ -104,7 +104,7 @@ class BaseModelNetwork(nn.Module):
         """Return the weights of linear layers, for which Muon is made."""
         return [weight for weight in self.layers.parameters() if weight.ndim == 2]
 
-    def list_vectors(self) -> list[nn.Parameter]:
+    def list_other_weights(self) -> list[nn.Parameter]:
         """Return all other weights: of norms and embeddings."""
         return [*self.embedding.parameters(), *(weight for weight in self.layers.parameters() if weight.ndim == 1)]
 
