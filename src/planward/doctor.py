@@ -47,6 +47,7 @@ EXTRAS = {
     "browser": "tests of the page in a browser",
     "gpu": "Unsloth, for bigger models on a GPU",
     "cluster": "Ray and verl, for clusters",
+    "pretrained": "pretrained models from the package index",
     "wandb": "training curves on Weights & Biases",
     "fast-downward": "reference plans by Fast Downward",
 }

