@@ -120,7 +120,7 @@ def build_params(**sections: Any) -> Params:
     """Return the project's parameters, reduced, with `sections` laid over them."""
     small: dict[str, dict[str, Any]] = {
         "prompt": {"max_tokens": 32, "max_completion_tokens": 8},
-        "sft": {"epochs": 2, "batch_size": 8, "micro_batch_size": 4, "shots": [0, 2], "save_steps": 2},
+        "sft": {"epochs": 2, "batch_size": 8, "micro_batch_size": 4, "shots": [0, 2], "renaming": True, "save_steps": 2},
         "grpo": {
             "steps": 4,
             "batch_size": 8,
@@ -128,6 +128,7 @@ def build_params(**sections: Any) -> Params:
             "micro_batch_size": 16,
             "learning_rate": 1e-3,
             "temperature": 1.0,
+            "renaming": True,
             "reward": "dense",  # the random base never succeeds, so a sparse reward has no gradient
             "save_steps": 2,
         },

@@ -72,7 +72,7 @@ SEED, SIZE = 5, 8
 RUN = Run("grpo", SIZE, SEED)
 PLANNING: dict[str, Any] = {
     "seeds": [SEED],
-    "grpo": {"steps": 3, "batch_size": 4, "num_generations": 2, "micro_batch_size": 3, "shots": 1},
+    "grpo": {"steps": 3, "batch_size": 4, "num_generations": 2, "micro_batch_size": 3, "shots": 1, "renaming": True},
     "validation": {"steps": 2, "problems": 4},
 }
 ECONOMY: dict[str, Any] = {
