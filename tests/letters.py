@@ -120,7 +120,14 @@ def build_params(**sections: Any) -> Params:
     """Return the project's parameters, reduced, with `sections` laid over them."""
     small: dict[str, dict[str, Any]] = {
         "prompt": {"max_tokens": 32, "max_completion_tokens": 8},
-        "sft": {"epochs": 2, "batch_size": 8, "micro_batch_size": 4, "shots": [0, 2], "renaming": True, "save_steps": 2},
+        "sft": {
+            "epochs": 2,
+            "batch_size": 8,
+            "micro_batch_size": 4,
+            "shots": [0, 2],
+            "renaming": True,
+            "save_steps": 2,
+        },
         "grpo": {
             "steps": 4,
             "batch_size": 8,
