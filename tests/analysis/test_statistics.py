@@ -7,9 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 from planward.analysis.statistics import (
     Pairs,
@@ -142,6 +143,12 @@ def test_holm_adjustment_raises_p_and_keeps_the_order(p_values: list[float]) -> 
     assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
     in_order = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
     assert in_order == sorted(in_order)
+
+
+@settings(max_examples=15)  # statsmodels collects garbage on every call
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_adjustment_is_that_of_statsmodels(p_values: list[float]) -> None:
+    assert adjust_p_values(p_values) == list(multipletests(p_values, method="holm")[1])
 
 
 def test_holm_adjustment_by_hand() -> None:

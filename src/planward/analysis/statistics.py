@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 POWER = 0.8  # of the smallest detectable difference in tables: the convention, not a setting
@@ -54,9 +53,15 @@ def compute_wilson_interval(successes: int, n: int, confidence: float) -> tuple[
 
 
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment of p values, in their order."""
-    adjusted: list[float] = multipletests(p_values, method="holm")[1].tolist()
-    return adjusted
+    """Holm's step-down adjustment of p values, in their order (Scandinavian Journal of Statistics 6, 1979, 65-70).
+
+    statsmodels has it too, but collects garbage on every call, which takes most of the time of a report.
+    """
+    values = np.asarray(p_values, dtype=float)
+    order = np.argsort(values)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
+    return [float(value) for value in adjusted]
 
 
 def compute_paired_interval(pairs: Pairs, confidence: float) -> tuple[float, float]:
