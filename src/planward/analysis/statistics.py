@@ -55,7 +55,7 @@ def compute_wilson_interval(successes: int, n: int, confidence: float) -> tuple[
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment of p values, in their order (Scandinavian Journal of Statistics 6, 1979, 65-70).
 
-    statsmodels has it too, but collects garbage on every call, which takes most of the time of a report.
+    statsmodels has it too, but runs the garbage collector on every call.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)

@@ -72,7 +72,7 @@ class ComposedEmbedding(nn.Module):
 class BaseModelNetwork(nn.Module):
     """A Llama with composed, tied embeddings, and its loss on the labelled tokens.
 
-    Compiled, it is faster and needs a C++ compiler.
+    Compiling it needs a C++ compiler.
     """
 
     def __init__(self, config: LlamaConfig, tokens: Sequence[str], *, compiled: bool = False) -> None:
