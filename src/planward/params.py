@@ -18,6 +18,22 @@ METHODS = ("base", "sft", "grpo")  # in the order of every table; any other meth
 Range = tuple[int, int]
 Bucket = Literal["easy", "medium", "hard"]
 BUCKETS: tuple[Bucket, ...] = ("easy", "medium", "hard")
+RESERVED_CHAT_OPTIONS = {
+    "conversation",
+    "tools",
+    "documents",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+}
 VARIED = ("curriculum", "curriculum_by_domain", "grpo")  # sections that an ablation may change
 
 
@@ -78,8 +94,18 @@ class PhaseConfig(Section):
 class PromptConfig(Section):
     style: Literal["compact", "full"]
     names: Literal["structure", "literal"] = "structure"
+    template: Path | None = None  # None: the task's own
+    system_turn: bool = True
+    chat_template_options: dict[str, Any] = {}
     max_tokens: int = Field(gt=0)
     max_completion_tokens: int = Field(gt=0)
+
+    @field_validator("chat_template_options")
+    @classmethod
+    def check_chat_template_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(options.keys() & RESERVED_CHAT_OPTIONS):
+            raise ValueError(f"{', '.join(taken)}: an argument of apply_chat_template that the pipeline sets itself")
+        return options
 
 
 class AdapterConfig(Section):

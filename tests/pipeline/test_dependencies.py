@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+from dvc.dependency import ParamsDependency
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 
@@ -65,12 +66,12 @@ def closure(modules: set[str]) -> set[str]:
 
 
 def list_code(stage: PipelineStage) -> dict[str, set[str]]:
-    """The stage's dependencies under src/, with the modules that each stands for."""
+    """The stage's folders and modules under src/, with the modules that each stands for."""
     listed = {}
     for dep in map(str, stage.deps):
         path = Path(dep)
         path = path.relative_to(ROOT) if path.is_absolute() else path
-        if path.is_relative_to(SOURCES):
+        if path.is_relative_to(SOURCES) and path.suffix in ("", ".py"):
             name = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
             listed[dep] = {m for m in import_graph().modules if m == name or m.startswith(f"{name}.")}
     return listed
@@ -85,3 +86,11 @@ def test_code_dependencies_are_those_of_the_imports(name: str) -> None:
     needless = [dep for dep, modules in listed.items() if not modules & imported]
     assert not missing, f"{name}: not in deps: {sorted(missing)}"
     assert not needless, f"{name}: nothing imports {needless}"
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_stages_that_build_prompts_depend_on_the_template(name: str) -> None:
+    stage = STAGES[name]
+    keys = {key for dep in stage.deps if isinstance(dep, ParamsDependency) for key in dep.params}
+    templates = [dep for dep in map(str, stage.deps) if dep.endswith(".jinja")]
+    assert len(templates) == ("prompt" in keys)

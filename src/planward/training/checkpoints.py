@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,11 @@ def compute_fingerprint(
 
 @cache
 def compute_code_digest() -> bytes:
-    """Return a digest of the source files of `PACKAGES` and of the trainers' versions."""
+    """Return a digest of the source files and prompt templates of `PACKAGES`, and of the trainers' versions."""
     digest = hashlib.sha256("".join(map(version, ("torch", "transformers", "trl", "peft"))).encode())
     root = Path(planward.__file__).parent
     for package in PACKAGES:
-        for file in sorted((root / package).rglob("*.py")):
+        for file in sorted(chain((root / package).rglob("*.py"), (root / package).rglob("*.jinja"))):
             digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return digest.digest()
 

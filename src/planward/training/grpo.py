@@ -22,6 +22,7 @@ from trl import GRPOConfig
 
 from planward.core import paths
 from planward.core.files import replace_atomic
+from planward.core.prompt_templates import identify_prompts
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record
 from planward.core.runs import Run
@@ -264,7 +265,7 @@ def _compute_fingerprint(
     extendable = {"steps"} if params.grpo.extendable else set[str]()  # another number of steps is the same run
     settings = {
         "seed": params.seed,
-        "prompt": params.prompt.model_dump(),
+        "prompt": identify_prompts(params.prompt),
         "model": params.model.model_dump(),
         "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to", *extendable}),  # these change no result
         "validation": params.validation.model_dump(),

@@ -17,6 +17,7 @@ from transformers import TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from planward.core import paths
+from planward.core.prompt_templates import identify_prompts
 from planward.core.records import Record
 from planward.core.runs import Run
 from planward.core.tasks import Task
@@ -212,7 +213,7 @@ def _build_arguments(params: Params, batching: Batching, num_rows: int, folder: 
 def _compute_fingerprint(records: Sequence[Record], params: Params, base: str, processes: int) -> str:
     settings = {
         "seed": params.seed,
-        "prompt": params.prompt.model_dump(),
+        "prompt": identify_prompts(params.prompt),
         "model": params.model.model_dump(),
         "sft": params.sft.model_dump(exclude={"save_steps"}),  # changes no result
         "validation": params.validation.model_dump(exclude={"steps"}),  # of GRPO

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from planward import __version__
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
+from planward.core.prompt_templates import identify_prompts
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
 from planward.core.runs import Run
@@ -232,7 +233,7 @@ def _compute_digest(params: Params, cluster: ClusterConfig, records: Sequence[Re
     ignored = {"steps"} if params.grpo.extendable else set[str]()
     identity = {
         "seed": params.seed,
-        "prompt": params.prompt.model_dump(mode="json"),
+        "prompt": identify_prompts(params.prompt),
         "model": params.model.model_dump(mode="json"),
         "grpo": params.grpo.model_dump(mode="json", exclude={"save_steps", "report_to", *ignored}),
         "phases": params.model_dump(mode="json", include={"curriculum", "curriculum_by_domain"}),

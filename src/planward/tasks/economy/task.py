@@ -8,13 +8,14 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from planward.core.files import open_atomic, write_jsonl
+from planward.core.prompt_templates import PromptTemplate
 from planward.core.records import Meta, Record
 from planward.core.tasks import NO_RENAMING, InvalidLine, Messages, Renaming, parse_record
 from planward.core.verdicts import Verdict, VerifierError
@@ -22,7 +23,12 @@ from planward.params import ParamsError
 from planward.tasks.economy.environment.config import EconomyConfig, EconomyParams
 from planward.tasks.economy.environment.decisions import Decision, InvalidDecision, format_decision, parse_decision
 from planward.tasks.economy.environment.neighbours import ExampleSelector, Standard, TooFewMonths, compute_standards
-from planward.tasks.economy.environment.prompt import render_compact_prompt, render_full_prompt, render_full_state
+from planward.tasks.economy.environment.prompt import (
+    SolvedStateVariables,
+    StateVariables,
+    render_compact_prompt,
+    render_full_state,
+)
 from planward.tasks.economy.environment.simulator import (
     MACRO,
     Panel,
@@ -40,6 +46,7 @@ from planward.tasks.economy.environment.utility import (
 )
 
 GOOD, POOR, FORMAT = "good_decision", "poor_decision", "format_error"
+TEMPLATE = Path(__file__).parent / "environment/templates/full.jinja"  # of style `full`, where the file names none
 PROBLEMS_FILE, MACRO_FILE = "economy.jsonl", "macro.csv"
 
 
@@ -111,10 +118,16 @@ class EconomyTask:
         return hashlib.sha256(f"household {read_household(problem)}".encode()).hexdigest()[:16]
 
     def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:  # noqa: ARG002
+        config, tax = self.params.prompt, self.params.economy.tax
         solved = [(read_state(example), self.reference_completion(example)) for example in examples]
-        if self.params.prompt.style == "compact":
+        if config.style == "compact":
             return render_compact_prompt(read_state(problem), solved)
-        return render_full_prompt(read_state(problem), solved, self.params.economy.tax)
+        shown = [
+            SolvedStateVariables(state, tax, example.prompt, decision)
+            for example, (state, decision) in zip(examples, solved, strict=True)
+        ]
+        unsolved = StateVariables(read_state(problem), tax, problem.prompt)
+        return self._template.render(unsolved, shown, system_turn=config.system_turn)
 
     def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
         """Format the reference decision; raises ValueError where the record has none."""
@@ -159,6 +172,10 @@ class EconomyTask:
         work, consumption = np.array([decision.work]), np.array([decision.consumption])
         utility = compute_utility(stack_states([state]), work, consumption, self.params.economy)
         return float(scale_utilities(utility, *self.compute_range(state))[0])
+
+    @cached_property
+    def _template(self) -> PromptTemplate:
+        return PromptTemplate(self.params.prompt.template or TEMPLATE)
 
     def _compute_range(self, state: State) -> tuple[Any, Any]:
         return compute_utility_range(stack_states([state]), self.params.economy)

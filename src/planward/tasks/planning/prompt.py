@@ -1,11 +1,10 @@
-"""Prompts for planning problems, in two styles."""
+"""Compact prompts, and the texts of which templates of chat prompts are made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from planward.core.prompts import END
-from planward.core.tasks import Messages
 from planward.pddl.expressions import render_expression
 from planward.pddl.formulas import render_formula
 from planward.pddl.language import Problem
@@ -18,20 +17,33 @@ INSTRUCTION = (
 )
 
 
-def render_compact_problem(problem: Problem) -> str:
-    """Render objects, initial state, goal and constraints as atoms, up to where the plan begins.
+FACTS = ("objects", "init", "goal", "constraints")
+
+
+def render_facts(problem: Problem) -> dict[str, str]:
+    """Render objects, initial state, goal and constraints as atoms, by the names in `FACTS`.
 
     Objects and facts are sorted, so that prompts do not depend on their order in a file; goals and constraints are not.
     """
-    lines = [
-        problem.domain.name,
-        " ".join(["objects", *sorted(problem.objects, key=split_numbers)]),
-        " ".join(["init", *(f"({' '.join(atom)})" for atom in sorted(problem.init))]),
-        " ".join(["goal", *map(render_formula, problem.goal)]),
-    ]
-    if problem.constraint_forms:
-        lines.append(" ".join(["constraints", *map(render_expression, problem.constraint_forms)]))
-    return "\n".join([*lines, "plan\n"])
+    parts = (
+        sorted(problem.objects, key=split_numbers),
+        [f"({' '.join(atom)})" for atom in sorted(problem.init)],
+        map(render_formula, problem.goal),
+        map(render_expression, problem.constraint_forms),
+    )
+    return {name: " ".join(words) for name, words in zip(FACTS, parts, strict=True)}
+
+
+def join_facts(problem: Problem) -> str:
+    """Join the domain's name and the facts, one line each; without constraints, they have no line."""
+    facts = render_facts(problem)
+    lines = [f"{name} {text}".rstrip() for name, text in facts.items() if text or name != "constraints"]
+    return "\n".join([problem.domain.name, *lines])
+
+
+def render_compact_problem(problem: Problem) -> str:
+    """Render a problem as facts, up to where the plan begins."""
+    return f"{join_facts(problem)}\nplan\n"
 
 
 def render_compact_prompt(problem: Problem, examples: Iterable[tuple[Problem, str]]) -> str:
@@ -44,15 +56,3 @@ def render_compact_prompt(problem: Problem, examples: Iterable[tuple[Problem, st
 def join_compact_prompt(examples: Iterable[tuple[str, str]], problem: str) -> str:
     """Join rendered examples, with their plans, and the problem."""
     return "".join([*(f"{example}{plan}\n{END}\n" for example, plan in examples), problem])
-
-
-def render_full_prompt(domain_text: str, problem_text: str, examples: Sequence[tuple[str, str]]) -> Messages:
-    """Build chat messages: instruction and domain, worked examples as earlier turns, then the problem."""
-    messages = [{"role": "system", "content": f"{INSTRUCTION}\n\nDomain:\n{domain_text.strip()}"}]
-    for example_text, plan in examples:
-        messages += [_build_user_message(example_text), {"role": "assistant", "content": plan}]
-    return [*messages, _build_user_message(problem_text)]
-
-
-def _build_user_message(problem_text: str) -> dict[str, str]:
-    return {"role": "user", "content": f"Problem:\n{problem_text.strip()}\n\nPlan:"}

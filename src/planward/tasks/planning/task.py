@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from planward import val
+from planward.core.prompt_templates import PromptTemplate
 from planward.core.records import Record
 from planward.core.tasks import NO_RENAMING, Messages, Renaming
 from planward.core.verdicts import Label, Outcome, Verdict
 from planward.pddl.expressions import UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
-from planward.pddl.renaming import invert_names, rename_plan, rename_problem, rename_problem_text, sample_object_names
+from planward.pddl.renaming import invert_names, rename_plan, rename_problem, sample_object_names
 from planward.pddl.simulation import PlanVerifier
 from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.config import PlanningParams
@@ -25,10 +26,12 @@ from planward.tasks.planning.identity import identify_problem
 from planward.tasks.planning.lexicon import Lexicon, build_lexicon, render_prompt
 from planward.tasks.planning.lines import LineValidator
 from planward.tasks.planning.neutral import TooManySymbols
-from planward.tasks.planning.prompt import render_compact_prompt, render_full_prompt
+from planward.tasks.planning.prompt import render_compact_prompt
+from planward.tasks.planning.prompt_variables import ExampleVariables, ProblemVariables
 from planward.tasks.planning.reward import build_verdict
 from planward.tasks.planning.sources import generate_domain_records, prepare_problems
 
+TEMPLATE = Path(__file__).parent / "templates/full.jinja"  # of style `full`, where params.yaml names none
 MIN_PLANS_WITH_PROGRESS = 200  # VAL takes seconds for more, so a progress bar is shown
 
 
@@ -84,13 +87,15 @@ class PlanningTask:
 
         Raises:
             TooManySymbols: there are not enough neutral names; the message names the problem.
+            PromptTemplateError: the template of style `full` is faulty; the message names file and line.
         """
         plans = [_format_reference(example) for example in examples]
-        if self.params.prompt.style == "full":
-            texts = [self._read_text(example.meta.problem_file) for example in examples]
-            text = rename_problem_text(self._read_text(problem.meta.problem_file), renaming)
-            domain_text = self._read_text(problem.meta.domain_file)
-            return render_full_prompt(domain_text, text, list(zip(texts, plans, strict=True)))
+        config = self.params.prompt
+        if config.style == "full":
+            pairs = zip(examples, plans, strict=True)
+            solved = [ExampleVariables(example, self.root, self._load, plan) for example, plan in pairs]
+            unsolved = ProblemVariables(problem, self.root, self._load, renaming)
+            return self._template.render(unsolved, solved, system_turn=config.system_turn)
         lexicon = self._find_lexicon(problem, renaming)
         if lexicon is None:
             parsed = rename_problem(self._load(problem), renaming) if renaming else self._load(problem)
@@ -142,6 +147,10 @@ class PlanningTask:
         outcomes = iter(val.validate_many(jobs, limits.timeout, limits.workers, caption))
         return [_build_prose_verdict() if plan is None else build_verdict(next(outcomes), plan) for plan in plans]
 
+    @cached_property
+    def _template(self) -> PromptTemplate:
+        return PromptTemplate(self.params.prompt.template or TEMPLATE)
+
     def _find_lexicon(self, problem: Record, renaming: Renaming) -> Lexicon | None:
         """Return the lexicon of a problem's prompt; None where the prompt has the problem's own names.
 
@@ -172,9 +181,6 @@ class PlanningTask:
 
     def _load_problem(self, domain_file: str, problem_file: str) -> Problem:
         return load_problem(self.root / problem_file, load_domain(self.root / domain_file))
-
-    def _read_text(self, file: str) -> str:
-        return (self.root / file).read_text(encoding="utf-8")
 
 
 def _check_symbols(problem: Record, lexicon: Lexicon) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from planward.core.prompts import END
-from planward.core.tasks import Messages
 from planward.tasks.economy.environment.config import TaxConfig
 from planward.tasks.economy.environment.decisions import Decision, format_decision
 from planward.tasks.economy.environment.states import AMOUNTS, SCENARIOS, State
@@ -50,18 +49,6 @@ SCALES = {  # in the order of the prompt; amounts in coins at a price level of 1
     "transfer": Scale(50, 50_000, log=True),
     "consumption": Scale(50, 50_000, log=True),
 }
-
-INSTRUCTION = """\
-You are a household that decides, once a month, how much to work and how much to spend. Answer with exactly one JSON \
-object of this form and nothing else: {"work": 0.35, "consumption": 0.62}
-
-"work" is the share of full time that you work this month, from 0 to 1; without a job, the share of the offered one \
-that you take up. "consumption" is the share of your means (wealth, and what you take home this month) that you spend, \
-from 0 to 1; the rest stays as wealth.
-
-Aim at the highest utility. You like to consume, each coin less than the one before, and dislike to change your \
-standard of living. Work is a burden that grows with its hours and with age. What you keep serves the years ahead; \
-the younger you are, the more of them there are. Interest adds to wealth and inflation eats it."""
 
 
 def render_compact_state(state: State) -> str:
@@ -110,25 +97,54 @@ def render_full_state(state: State) -> str:
     return "\n".join(lines)
 
 
-def render_instruction(tax: TaxConfig) -> str:
-    """Render the system message: the required form, the aim, taxes and benefits."""
+def render_tax_rates(tax: TaxConfig) -> str:
+    """Render the rate of each bracket and where it begins, in coins at a price level of 1."""
     floors = ["0", *(f"{threshold:,.0f}" for threshold in tax.thresholds)]
-    rates = ", ".join(f"{rate:.0%} from {floor}" for floor, rate in zip(floors, tax.rates, strict=True))
-    return (
-        f"{INSTRUCTION} Each part of a month's pay and interest is taxed at its bracket's rate: {rates} coins "
-        "(at price level 1.00; brackets rise with prices). Without a job you get a benefit of "
-        f"{tax.benefit:.0%} of the offered pay for the share of full time that you do not work, and the more you "
-        "work in the offered job the likelier you keep it."
-    )
+    return ", ".join(f"{rate:.0%} from {floor}" for floor, rate in zip(floors, tax.rates, strict=True))
 
 
-def render_full_prompt(state: State, examples: Sequence[tuple[State, str]], tax: TaxConfig) -> Messages:
-    """Build chat messages: the instruction, worked examples as earlier turns, then the state."""
-    messages = [{"role": "system", "content": render_instruction(tax)}]
-    for example, completion in examples:
-        messages.append({"role": "user", "content": render_full_state(example)})
-        messages.append({"role": "assistant", "content": completion})
-    return [*messages, {"role": "user", "content": render_full_state(state)}]
+class StateVariables:
+    """The variables of prompt templates for a state: every public property is one."""
+
+    def __init__(self, state: State, tax: TaxConfig, prompt: str) -> None:
+        self._state, self._tax, self._prompt = state, tax, prompt
+
+    @property
+    def prompt(self) -> str:
+        """The record's own prompt."""
+        return self._prompt
+
+    @property
+    def state(self) -> dict[str, float]:
+        """The numbers: `state.age`, `state.wealth` and so on."""
+        return asdict(self._state)
+
+    @property
+    def facts(self) -> str:
+        """The state in plain words."""
+        return render_full_state(self._state)
+
+    @property
+    def tax_rates(self) -> str:
+        return render_tax_rates(self._tax)
+
+    @property
+    def benefit(self) -> str:
+        """The benefit as a percentage of the offered pay."""
+        return f"{self._tax.benefit:.0%}"
+
+
+class SolvedStateVariables(StateVariables):
+    """The variables of a worked example."""
+
+    def __init__(self, state: State, tax: TaxConfig, prompt: str, decision: str) -> None:
+        super().__init__(state, tax, prompt)
+        self._decision = decision
+
+    @property
+    def decision(self) -> str:
+        """The reference decision, one JSON object."""
+        return self._decision
 
 
 def _read_real(state: State, feature: str) -> float:
