@@ -570,7 +570,7 @@ def test_verls_dataset_follows_the_schedule_with_trls_tokens(
             assert info["step"] == step
             slots.append((info["step"], info["slot"], info["id"]))
             ids = builder.build_initial_tokens(list(prompt))
-            assert ids == encode_prompt(tokenizer, prompt[0]["content"])
+            assert ids == encode_prompt(tokenizer, prompt[0]["content"], {})
             assert len(ids) == info["prompt_tokens"] <= config.actor_rollout_ref.rollout.prompt_length
     assert slots == [(slot["step"], slot["slot"], slot["id"]) for slot in exported.schedule]
     validation = create_rl_dataset(config.data.val_files, config.data, verl_tokenizer, None, is_train=False)

@@ -77,7 +77,7 @@ def score_one_by_one(task: Task, model: Any, tokenizer: Any, prompts: Prompts) -
     """Score every sequence by forward passes over its whole text, with its examples and without."""
 
     def compute_log_likelihood(query: Record, examples: list[Record]) -> float:
-        prompt = encode_prompt(tokenizer, task.prompt(query, examples))
+        prompt = encode_prompt(tokenizer, task.prompt(query, examples), {})
         completion = tokenizer(task.reference_completion(query), add_special_tokens=False)["input_ids"]
         completion = [*completion, tokenizer.eos_token_id]
         log_probs = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
@@ -108,8 +108,8 @@ def test_common_prefixes_are_computed_once(network: tuple[Any, Any]) -> None:
     query, *examples = RECORDS[:10]
     prompts = [(query, [*examples[:3], example]) for example in examples[3:]]
     InfoScorer(TASK, model, tokenizer, max_tokens=64, batch_tokens=1000)(prompts)
-    lengths = [len(encode_prompt(tokenizer, TASK.prompt(query, examples))) for query, examples in prompts]
-    shared = len(encode_prompt(tokenizer, TASK.prompt(examples[2], examples[:2])))
+    lengths = [len(encode_prompt(tokenizer, TASK.prompt(query, examples), {})) for query, examples in prompts]
+    shared = len(encode_prompt(tokenizer, TASK.prompt(examples[2], examples[:2]), {}))
     assert sum(forwarded) < sum(lengths) - (len(prompts) - 1) * shared / 2
 
 
@@ -158,7 +158,7 @@ def test_the_order_of_examples_matters(network: tuple[Any, Any]) -> None:
 def test_sequences_that_are_too_long_score_minus_infinity(network: tuple[Any, Any]) -> None:
     model, tokenizer = network
     prompts = build_prompts(RECORDS[:4], RECORDS)
-    lengths = [len(encode_prompt(tokenizer, TASK.prompt(query, examples))) for query, examples in prompts]
+    lengths = [len(encode_prompt(tokenizer, TASK.prompt(query, examples), {})) for query, examples in prompts]
     limit = sorted(lengths)[len(lengths) // 2]
     scores = InfoScorer(TASK, model, tokenizer, max_tokens=limit, batch_tokens=100)(prompts)
     assert [score == -math.inf for score in scores] == [length > limit for length in lengths]
@@ -225,7 +225,7 @@ def test_a_pool_that_is_too_small_raises(network: tuple[Any, Any], config: Selec
 def test_a_prompt_limit_too_low_for_any_example_raises(
     network: tuple[Any, Any], config: SelectorsConfig, shipped: Params
 ) -> None:
-    limit = len(encode_prompt(network[1], TASK.prompt(RECORDS[0], [])))
+    limit = len(encode_prompt(network[1], TASK.prompt(RECORDS[0], []), {}))
     prompt_config = shipped.prompt.model_copy(update={"max_tokens": limit})
     with pytest.raises(ValueError, match=r"query p00: .* raise prompt\.max_tokens"):
         search_beams(TASK, *network, RECORDS[:1], {"p00": RECORDS[1:7]}, config, prompt_config)

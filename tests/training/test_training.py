@@ -146,7 +146,7 @@ def test_sft_resumes_to_the_same_weights_and_curves() -> None:
 
 def build_prompt(problem: Record, tokenizer: Any) -> TrainingPrompt:
     return sample_training_prompt(
-        TASK, tokenizer, problem, RECORDS, "0", shot_range=(0, 0), rename=False, max_tokens=32
+        TASK, tokenizer, problem, RECORDS, "0", shot_range=(0, 0), rename=False, config=letters.build_params().prompt
     )
 
 

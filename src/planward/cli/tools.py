@@ -12,11 +12,12 @@ from rich.console import Console
 
 from planward import packaged_models
 from planward.cli.execution import limit_threads, report_errors
-from planward.cli.options import check_choice
+from planward.cli.options import TaskName, check_choice
 from planward.core import paths
 from planward.core.files import open_atomic
 from planward.core.recipes import apply_recipe, check_params
-from planward.core.registry import load_params, task_names
+from planward.core.records import read_records
+from planward.core.registry import load_params, load_task, task_names
 from planward.params import ParamsError
 
 SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
@@ -24,8 +25,27 @@ SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (validate, diff, power, doctor, params, merge, fetch_model):
+    for command in (validate, diff, power, doctor, params, lengths, merge, fetch_model):
         app.command()(command)
+
+
+def lengths(task: TaskName = "planning") -> None:
+    """Print the tokens of prompts and reference completions by domain, and what exceeds the limits.
+
+    Of all problems in results/score, for the tokenizer at model.path; training prints the same of its own problems.
+    """
+    from transformers import AutoTokenizer
+
+    from planward.training.lengths import measure_lengths, print_lengths
+
+    with report_errors():
+        settings = load_params(task)
+        folder, shot_num = paths.results(task).score, settings.sft.shots[1]
+        splits = {split: list(read_records(folder / f"{split}.jsonl")) for split in paths.SPLITS}
+        problems = [problem for records in splits.values() for problem in records]
+        tokenizer = AutoTokenizer.from_pretrained(settings.model.path, trust_remote_code=False)
+        measured = measure_lengths(load_task(settings), tokenizer, problems, splits["train"], settings, shot_num)
+        print_lengths(measured, settings.prompt, shot_num)
 
 
 def merge(

@@ -102,9 +102,9 @@ class PromptTemplate:
 
     def _check_blocks(self, tree: nodes.Template) -> None:
         """Raise PromptTemplateError for text in no turn, an unknown block, a second file, or a missing `user`."""
-        for node in tree.find_all(OTHER_FILES):
+        for statement in tree.find_all(OTHER_FILES):
             raise PromptTemplateError(
-                f"{self.path}:{node.lineno}: a template is one file, which is tracked; fix: copy the other one into it"
+                f"{self.path}:{statement.lineno}: a template is one file; fix: copy the other one into it"
             )
         for node in tree.body:
             if isinstance(node, nodes.Block):
@@ -154,7 +154,8 @@ def _iter_texts(node: nodes.Output) -> Iterable[str]:
 
 def _find_text_line(node: nodes.Node) -> int:
     """Return the line of the first part that is not blank: a text begins on the line of the block before it."""
-    for part in node.nodes if isinstance(node, nodes.Output) else [node]:
+    parts: Sequence[nodes.Node] = node.nodes if isinstance(node, nodes.Output) else [node]
+    for part in parts:
         if not isinstance(part, nodes.TemplateData):
             return part.lineno
         if stripped := part.data.strip():

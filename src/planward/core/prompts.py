@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from jinja2 import TemplateError
 
 from planward.core.records import Record
 from planward.core.tasks import NO_RENAMING, Messages, Renaming, Task
@@ -13,6 +15,10 @@ END = "<end>"  # closes a completion in the compact style; the end-of-sequence t
 
 class PromptTooLong(ValueError):
     """A problem does not fit into the prompt even without worked examples."""
+
+
+class ChatTemplateError(ValueError):
+    """A model's chat template cannot render a prompt; the message names the parameter to change."""
 
 
 def fit_prompt(
@@ -45,11 +51,31 @@ def fit_prompt(
     )
 
 
-def encode_prompt(tokenizer: Any, prompt: str | Messages) -> list[int]:
-    """Return a prompt's token ids; messages go through the chat template."""
+def encode_prompt(tokenizer: Any, prompt: str | Messages, options: Mapping[str, Any]) -> list[int]:
+    """Return a prompt's token ids; messages go through the chat template.
+
+    Args:
+        options: of the chat template, `prompt.chat_template_options`.
+
+    Raises:
+        ChatTemplateError: the model has no chat template, or it refuses the messages.
+    """
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
-    return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False))
+    if tokenizer.chat_template is None:
+        raise ChatTemplateError(
+            f"{tokenizer.name_or_path}: the tokenizer has no chat template; fix: set prompt.style: compact, or choose "
+            "an instruction-tuned model"
+        )
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+    try:
+        return list(tokenizer.apply_chat_template(prompt, **settings, **options))
+    except TemplateError as error:
+        roles = [message["role"] for message in prompt]
+        fix = "prompt.system_turn: false" if "system" in roles else "other blocks in prompt.template"
+        raise ChatTemplateError(
+            f"{tokenizer.name_or_path}: the chat template refuses the turns {', '.join(roles)}: {error}; fix: {fix}"
+        ) from None
 
 
 def encode_completion(tokenizer: Any, problem_id: str, completion: str) -> list[int]:

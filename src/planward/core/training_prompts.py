@@ -10,7 +10,7 @@ from typing import Any
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record
 from planward.core.tasks import NO_RENAMING, Messages, Renaming, Task
-from planward.params import Range
+from planward.params import PromptConfig, Range
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def sample_training_prompt(
     *,
     shot_range: Range,
     rename: bool,
-    max_tokens: int,
+    config: PromptConfig,
 ) -> TrainingPrompt:
-    """Build a prompt of up to `max_tokens` tokens, with names and worked examples drawn by `seed`.
+    """Build a prompt of up to `config.max_tokens` tokens, with names and worked examples drawn by `seed`.
 
     Args:
         records: the pool of worked examples.
@@ -49,10 +49,10 @@ def sample_training_prompt(
     ids: list[int] = []
 
     def count_tokens(candidate: str | Messages) -> int:
-        ids[:] = encode_prompt(tokenizer, candidate)
+        ids[:] = encode_prompt(tokenizer, candidate, config.chat_template_options)
         return len(ids)
 
-    prompt, kept = fit_prompt(task, problem, examples, count_tokens, max_tokens, renaming)
+    prompt, kept = fit_prompt(task, problem, examples, count_tokens, config.max_tokens, renaming)
     return TrainingPrompt(renaming, prompt, ids, len(examples) - len(kept))
 
 

@@ -44,7 +44,7 @@ def build_evaluation_prompts(
     """
 
     def count_tokens(prompt: str | Messages) -> int:
-        return len(encode_prompt(tokenizer, prompt))
+        return len(encode_prompt(tokenizer, prompt, params.prompt.chat_template_options))
 
     prompts, max_tokens = [], params.prompt.max_tokens
     for shot_num in shot_nums:
@@ -83,7 +83,8 @@ def complete_and_judge(
     Raises:
         VerifierError: no verdict could be reached.
     """
-    encoded = [tuple(encode_prompt(tokenizer, prompt.prompt)) for prompt in prompts]
+    options = params.prompt.chat_template_options
+    encoded = [tuple(encode_prompt(tokenizer, prompt.prompt, options)) for prompt in prompts]
     distinct = list(dict.fromkeys(encoded))
     completions = generate_greedy(
         model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -31,6 +31,7 @@ class InfoScorer:
         batch_tokens: maximum tokens of a forward pass, and of the prefixes cached at a time. A processor is fastest
             where a pass fits into its caches.
         precision: of the model's matrix products.
+        options: of the chat template.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class InfoScorer:
         max_tokens: int,
         batch_tokens: int,
         precision: Precision = "float32",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.task, self.tokenizer, self.max_tokens, self.batch_tokens = task, tokenizer, max_tokens, batch_tokens
-        self.encoder, self.decoder = PromptEncoder(task, tokenizer), PrefixDecoder(model, precision)
+        self.encoder, self.decoder = PromptEncoder(task, tokenizer, options or {}), PrefixDecoder(model, precision)
         self._completions: dict[str, Tokens] = {}
         self._without_examples: dict[str, float] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,13 @@ class PromptEncoder:
     In a style that writes examples one after another and the query last, a prompt's tokens are those of its parts.
     This is checked on one of all prompts that differ in the last example alone. Where the tokens differ (a chat
     template that begins with the query's domain, say), all of them are encoded as a whole.
+
+    Args:
+        options: of the chat template.
     """
 
-    def __init__(self, task: Task, tokenizer: Any) -> None:
-        self.task, self.tokenizer = task, tokenizer
+    def __init__(self, task: Task, tokenizer: Any, options: Mapping[str, Any]) -> None:
+        self.task, self.tokenizer, self.options = task, tokenizer, options
         self._queries: dict[str, Tokens] = {}
         self._examples: dict[str, Tokens | None] = {}
 
@@ -51,7 +54,8 @@ class PromptEncoder:
         return self._queries[query.id]
 
     def _encode_whole(self, query: Record, examples: Sequence[Record]) -> Tokens:
-        return np.array(encode_prompt(self.tokenizer, self.task.prompt(query, examples)), dtype=np.int32)
+        ids = encode_prompt(self.tokenizer, self.task.prompt(query, examples), self.options)
+        return np.array(ids, dtype=np.int32)
 
     def _concatenate(self, query: Record, examples: Sequence[Record]) -> Tokens | None:
         parts = [self._encode_example(example, query) for example in examples]

@@ -109,8 +109,15 @@ def search_beams(
             )
 
     def build_scorer(precision: Precision) -> InfoScorer:
-        limits = {"max_tokens": prompt.max_tokens, "batch_tokens": config.batch_tokens}
-        return InfoScorer(task, model, tokenizer, **limits, precision=precision)
+        return InfoScorer(
+            task,
+            model,
+            tokenizer,
+            max_tokens=prompt.max_tokens,
+            batch_tokens=config.batch_tokens,
+            precision=precision,
+            options=prompt.chat_template_options,
+        )
 
     def select_records(sequences: Sequence[tuple[int, Indices]]) -> list[PromptParts]:
         return [(queries[query], [pools[queries[query].id][i] for i in indices]) for query, indices in sequences]

@@ -66,7 +66,7 @@ def compute_held_out_metrics(
         prompts = []
         for *examples, (problem, _) in samples:
             solved = "".join(f"{prompt}{completion}\n{END}\n" for prompt, completion in examples)
-            prompts.append(encode_prompt(tokenizer, solved + problem))
+            prompts.append(encode_prompt(tokenizer, solved + problem, {}))
         completions = generate_greedy(network, tokenizer, prompts, sources.max_completion_tokens, BATCH_SIZE)
         measured = [
             distances

@@ -26,7 +26,7 @@ from planward.core.prompt_templates import identify_prompts
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record
 from planward.core.runs import Run
-from planward.core.tasks import Task
+from planward.core.tasks import Messages, Task
 from planward.curriculum.draws import Slot
 from planward.curriculum.samplers import build_sampler
 from planward.inference import models
@@ -34,6 +34,7 @@ from planward.params import Params
 from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, Journal, compute_fingerprint, restore_checkpoint
 from planward.training.curves import CurveLogger, replace_progress_bar
+from planward.training.lengths import list_long_references, measure_lengths, print_lengths
 from planward.training.references import check_references
 from planward.training.rollout_record import RolloutRecord
 from planward.training.rollouts import Rollouts, Row
@@ -140,8 +141,15 @@ def train(
     network, tokenizer = models.load_model(
         params.model, base, limits.max_tokens + limits.max_completion_tokens, params.seed
     )
+    lengths = measure_lengths(task, tokenizer, records, records, params, params.grpo.shots)
+    if state.is_main_process:
+        print_lengths(lengths, limits, params.grpo.shots)
+
+    def count_tokens(prompt: str | Messages) -> int:
+        return len(encode_prompt(tokenizer, prompt, limits.chat_template_options))
+
     for problem in records:  # fail now if one does not fit, not when its step comes
-        fit_prompt(task, problem, [], lambda prompt: len(encode_prompt(tokenizer, prompt)), limits.max_tokens)
+        fit_prompt(task, problem, [], count_tokens, limits.max_tokens)
     problems = [*records, *validation]
     folder = paths.CHECKPOINTS / f"{run.name}-{_compute_fingerprint(problems, rows, params, base, state.num_processes)}"
     checkpoint, journal = restore_checkpoint(folder, params.grpo.steps)
@@ -190,6 +198,7 @@ def train(
                 "completions_kept": record.write(training / "rollouts.parquet"),
                 "audited": sum(row["audited"] for row in journal.consumed),
                 "shots_dropped": sum(row["shots_dropped"] for row in journal.consumed),
+                "references_too_long": len(list_long_references(lengths, limits)),
                 **validation_callback.summarize(),
             }
         )
@@ -235,6 +244,7 @@ def _build_arguments(params: Params, batching: Batching, steps: int, folder: Pat
         num_generations=grpo.num_generations,
         num_iterations=1,
         max_completion_length=params.prompt.max_completion_tokens,
+        chat_template_kwargs=params.prompt.chat_template_options,
         temperature=grpo.temperature if grpo.temperatures is None else 1.0,  # otherwise per row
         top_p=grpo.top_p,
         top_k=grpo.top_k,

@@ -31,7 +31,7 @@ def encode_reference(task: Task, tokenizer: Any, problem: Record, prompt: Traini
     completion = task.reference_completion(problem, prompt.renaming)
     ids = encode_completion(tokenizer, problem.id, completion)
     if isinstance(prompt.prompt, str):
-        joined = (encode_prompt(tokenizer, prompt.prompt + separator + completion) for separator in ("", " "))
+        joined = (encode_prompt(tokenizer, prompt.prompt + separator + completion, {}) for separator in ("", " "))
         if prompt.ids + ids[:-1] not in joined:
             raise ValueError(f"problem {problem.id}: prompt and reference completion tokenise differently when joined")
     return ids

@@ -160,7 +160,7 @@ class Rollouts:
             f"{self.params.seed}:{slot.step}:{slot.slot}",
             shot_range=(grpo.shots, grpo.shots),
             rename=grpo.renaming,
-            max_tokens=self.params.prompt.max_tokens,
+            config=self.params.prompt,
         )
         return vars(slot) | {
             "prompt": prompt.prompt,

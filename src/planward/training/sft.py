@@ -27,6 +27,7 @@ from planward.params import Params
 from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint
 from planward.training.curves import CurveLogger, replace_progress_bar
+from planward.training.lengths import list_long_references, measure_lengths, print_lengths
 from planward.training.references import check_references, encode_reference
 from planward.training.validation import ValidationCallback
 
@@ -82,6 +83,9 @@ def train(
     network, tokenizer = models.load_model(
         params.model, base, limits.max_tokens + limits.max_completion_tokens, params.seed
     )
+    lengths = measure_lengths(task, tokenizer, records, records, params, sft.shots[1])
+    if state.is_main_process:
+        print_lengths(lengths, limits, sft.shots[1])
     rows, num_dropped = _build_rows(task, tokenizer, records, params)
     fingerprint = _compute_fingerprint([*records, *validation], params, base, state.num_processes)
     folder = paths.CHECKPOINTS / f"{run.name}-{fingerprint}"
@@ -117,7 +121,12 @@ def train(
         validation_callback.restore_best(network)
         models.save_model(network, tokenizer, model, adapter=params.model.keeps_adapter)
         longest = max(sum(label != IGNORED_LABEL for label in row["labels"]) for row in rows)
-        summary = {"problems": len(records), "shots_dropped": num_dropped, "longest_answer": longest}
+        summary = {
+            "problems": len(records),
+            "shots_dropped": num_dropped,
+            "longest_answer": longest,
+            "references_too_long": len(list_long_references(lengths, limits)),
+        }
         curves.close({"run": run.as_dict(task.name)} | summary | validation_callback.summarize())
         shutil.rmtree(folder)
     state.wait_for_everyone()
@@ -130,10 +139,10 @@ def compute_reference_loss(task: Task, model: Any, tokenizer: Any, problems: Seq
     Raises:
         ValueError: a completion cannot be tokenised.
     """
-    rows, max_tokens = [], params.prompt.max_tokens
+    rows = []
     for problem in problems:
         prompt = sample_training_prompt(
-            task, tokenizer, problem, (), "", shot_range=(0, 0), rename=False, max_tokens=max_tokens
+            task, tokenizer, problem, (), "", shot_range=(0, 0), rename=False, config=params.prompt
         )
         rows.append(_build_row(prompt.ids, encode_reference(task, tokenizer, problem, prompt)))
     loss, num_tokens = 0.0, 0
@@ -169,7 +178,7 @@ def _build_rows(
                 f"{seed}:{problem.id}",
                 shot_range=params.sft.shots,
                 rename=params.sft.renaming,
-                max_tokens=params.prompt.max_tokens,
+                config=params.prompt,
             )
             rows.append(_build_row(prompt.ids, encode_reference(task, tokenizer, problem, prompt)))
             num_dropped += prompt.num_dropped

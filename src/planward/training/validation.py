@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from planward.core.files import replace_atomic
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record
-from planward.core.tasks import NO_RENAMING, Task
+from planward.core.tasks import NO_RENAMING, Messages, Task
 from planward.curriculum.training_sets import select_balanced
 from planward.inference.decoding import generate_greedy
 from planward.params import Params
@@ -65,10 +65,13 @@ class ValidationCallback(TrainerCallback):
         self.interval, self.batch_size, self.compute_metrics = interval, batch_size, compute_metrics
         self.problems = select_balanced(problems, params.validation.problems) if interval else []
         self.prompts = list[list[int]]()
-        max_tokens = params.prompt.max_tokens
+
+        def encode(prompt: str | Messages) -> list[int]:
+            return encode_prompt(tokenizer, prompt, params.prompt.chat_template_options)
+
         for problem in self.problems:
-            prompt, _ = fit_prompt(task, problem, [], lambda text: len(encode_prompt(tokenizer, text)), max_tokens)
-            self.prompts.append(encode_prompt(tokenizer, prompt))
+            prompt, _ = fit_prompt(task, problem, [], lambda text: len(encode(text)), params.prompt.max_tokens)
+            self.prompts.append(encode(prompt))
 
     @property
     def history(self) -> History:

@@ -74,7 +74,7 @@ def build_training_rows(
             f"{params.seed}:{slot['step']}:{slot['slot']}",
             shot_range=(grpo.shots, grpo.shots),
             rename=grpo.renaming,
-            max_tokens=params.prompt.max_tokens,
+            config=params.prompt,
         )
         info = {
             "index": index,
@@ -84,20 +84,20 @@ def build_training_rows(
             "shots_dropped": training_prompt.num_dropped,
         }
         yield _build_row(
-            task, tokenizer, record, training_prompt.prompt, training_prompt.ids, training_prompt.renaming, info
+            task, tokenizer, record, training_prompt.prompt, training_prompt.ids, training_prompt.renaming, info, params
         )
 
 
 def build_validation_rows(task: Task, tokenizer: Any, problems: Sequence[Record], params: Params) -> Iterator[Row]:
     """Rows of problems without renaming and worked examples, as in `training.validation`; raises as above."""
 
-    def count_tokens(prompt: str | Messages) -> int:
-        return len(encode_prompt(tokenizer, prompt))
+    def encode(prompt: str | Messages) -> list[int]:
+        return encode_prompt(tokenizer, prompt, params.prompt.chat_template_options)
 
     for index, problem in enumerate(problems):
-        prompt, _ = fit_prompt(task, problem, [], count_tokens, params.prompt.max_tokens)
+        prompt, _ = fit_prompt(task, problem, [], lambda text: len(encode(text)), params.prompt.max_tokens)
         info = {"index": index, "split": VALIDATION_SPLIT, "step": -1, "slot": index, "shots_dropped": 0}
-        yield _build_row(task, tokenizer, problem, prompt, encode_prompt(tokenizer, prompt), NO_RENAMING, info)
+        yield _build_row(task, tokenizer, problem, prompt, encode(prompt), NO_RENAMING, info, params)
 
 
 def build_messages(prompt: str | Messages) -> Messages:
@@ -113,9 +113,10 @@ def _build_row(
     ids: Sequence[int],
     renaming: Renaming,
     info: Row,
+    params: Params,
 ) -> Row:
     messages = build_messages(prompt)
-    if encode_prompt(tokenizer, messages) != list(ids):
+    if encode_prompt(tokenizer, messages, params.prompt.chat_template_options) != list(ids):
         raise TokenMismatch(f"problem {record.id}: through the chat template, verl encodes the prompt differently")
     return {
         "data_source": SOURCE_PREFIX + task.name,

@@ -60,6 +60,7 @@ def build_settings(
         "data.filter_overlong_prompts": False,
         "data.truncation": "error",
         "data.dataloader_num_workers": 1,
+        **{f"+data.apply_chat_template_kwargs.{key}": value for key, value in limits.chat_template_options.items()},
         # Model.
         f"{MODEL}.path": model,
         f"{MODEL}.custom_chat_template": PLAIN_CHAT_TEMPLATE if plain else None,

@@ -11,6 +11,7 @@ from planward.core.files import write_json
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record, read_records
 from planward.core.tasks import Messages, Task
+from planward.params import PromptConfig
 from planward.selectors.config import SelectorsConfig
 from planward.selectors.dialects import get_dialect, load_track_task
 from planward.tasks.planning.config import PlanningParams
@@ -68,14 +69,18 @@ def compute_raw_embeddings(
     from planward.selectors.frozen_model import load_frozen_model
 
     model, tokenizer = load_frozen_model(params, config)
-    prompts = [encode_problem(task, record, tokenizer, params.prompt.max_tokens) for record in problems]
+    prompts = [encode_problem(task, record, tokenizer, params.prompt) for record in problems]
     return embeddings.compute_model_embeddings(model, prompts, config.batch_tokens, config.layers)
 
 
-def encode_problem(task: Task, problem: Record, tokenizer: Any, max_tokens: int) -> list[int]:
+def encode_problem(task: Task, problem: Record, tokenizer: Any, config: PromptConfig) -> list[int]:
     """Encode the problem's prompt without examples; raises PromptTooLong where it is too long."""
-    prompt, _ = fit_prompt(task, problem, [], lambda text: len(encode_prompt(tokenizer, text)), max_tokens)
-    return encode_prompt(tokenizer, prompt)
+
+    def encode(prompt: str | Messages) -> list[int]:
+        return encode_prompt(tokenizer, prompt, config.chat_template_options)
+
+    prompt, _ = fit_prompt(task, problem, [], lambda text: len(encode(text)), config.max_tokens)
+    return encode(prompt)
 
 
 def get_problem_text(prompt: str | Messages) -> str:
