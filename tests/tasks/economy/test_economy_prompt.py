@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,25 +12,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planward.core.prompt_templates import PromptTemplate
 from planward.core.prompts import END
-from planward.tasks.economy.environment.config import EconomyParams
+from planward.core.tasks import Messages
+from planward.tasks.economy.environment.config import EconomyParams, TaxConfig
 from planward.tasks.economy.environment.decisions import Decision, format_decision, parse_decision
 from planward.tasks.economy.environment.prompt import (
     LEVELS,
     SCALES,
     Scale,
+    SolvedStateVariables,
+    StateVariables,
     list_vocabulary,
     render_compact_prompt,
-    render_full_prompt,
 )
 from planward.tasks.economy.environment.simulator import simulate_economy
 from planward.tasks.economy.environment.states import State
+from planward.tasks.economy.task import TEMPLATE
 
 STATE = State(
     employed=True, age=40, wage=3000, income=1800, wealth=9000, disposable=2100, bracket=2, price=1.25, inflation=0.02,
     interest=0.03, unemployment=0.08, transfer=600, consumption=2000,
 )  # fmt: skip
 PERCENTS = st.integers(0, 100)
+
+
+def render_full_prompt(examples: Sequence[tuple[State, str]], tax: TaxConfig) -> Messages:
+    solved = [SolvedStateVariables(state, tax, "", decision) for state, decision in examples]
+    return PromptTemplate(TEMPLATE).render(StateVariables(STATE, tax, ""), solved)
 
 
 def split_words(text: str) -> list[str]:
@@ -114,14 +125,21 @@ def test_few_states_have_the_same_prompt(states: Sequence[State]) -> None:
 def test_full_prompts_are_chat_messages(shipped_economy: EconomyParams, work: int, consumption: int) -> None:
     answer = format_decision(Decision(work / 100, consumption / 100))
     unemployed = replace(STATE, employed=False)
-    messages = render_full_prompt(STATE, [(unemployed, answer)], shipped_economy.economy.tax)
+    messages = render_full_prompt([(unemployed, answer)], shipped_economy.economy.tax)
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert messages[2]["content"] == answer
     assert "unemployed, with the offer of a job that pays 3,000 coins" in messages[1]["content"]
 
 
+def test_full_prompts_are_word_for_word_those_before_templates(shipped_economy: EconomyParams) -> None:
+    answer = format_decision(Decision(0.35, 0.6))
+    messages = render_full_prompt([(replace(STATE, employed=False), answer)], shipped_economy.economy.tax)
+    digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()
+    assert digest == "1f01ff9cb2a8529f79b1cf551364fde872447d56881ca158a81d2318e7ffa705"
+
+
 def test_full_prompts_state_the_form_the_rules_and_the_state(shipped_economy: EconomyParams) -> None:
-    system, user = (message["content"] for message in render_full_prompt(STATE, [], shipped_economy.economy.tax))
+    system, user = (message["content"] for message in render_full_prompt([], shipped_economy.economy.tax))
     form = re.search(r"\{.*\}", system)
     assert form is not None
     assert parse_decision(form[0]) == Decision(0.35, 0.62)
