@@ -208,6 +208,21 @@ def test_a_variant_has_a_schedule_of_its_own(quick: Path) -> None:
     assert "ablations.variants: no entry uniforms; there are: " in done.stderr
 
 
+def test_lengths_are_shown_without_training(quick: Path) -> None:
+    for command in (["problems"], ["split"], ["score"]):
+        assert CliRunner().invoke(app, command).exit_code == 0
+    raw = yaml.safe_load((quick / "params.yaml").read_text())
+    raw["model"]["path"] = str(ROOT / "models/base")
+    raw["prompt"]["max_completion_tokens"] = 1
+    (quick / "params.yaml").write_text(yaml.safe_dump(raw))
+    done = CliRunner().invoke(app, ["lengths"])
+    assert done.exit_code == 0, done.output
+    rows = {words[0]: words[1:] for line in done.stderr.splitlines() if (words := line.split())}
+    assert rows["all"][0] == rows["all"][-1] == "16"  # problems, all with longer references
+    assert {"blocksworld", "ferry"} < rows.keys()
+    assert "16 reference completion(s) exceed prompt.max_completion_tokens" in done.stderr
+
+
 def test_a_trained_model_is_named_with_its_seed(quick: Path) -> None:
     done = CliRunner().invoke(app, ["evaluate", "--method", "sft", "--size", "2"])
     assert done.exit_code == 2
