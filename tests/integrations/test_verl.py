@@ -487,12 +487,13 @@ def test_verl_accepts_the_settings(exported: ExportedRun, monkeypatch: pytest.Mo
 
 
 @needs_verl
-def test_verl_accepts_lora_and_every_loss(small: Callable[..., Params], tmp_path: Path) -> None:
+def test_verl_accepts_lora_chat_options_and_every_loss(small: Callable[..., Params], tmp_path: Path) -> None:
     lora = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": ["q_proj", "v_proj"], "merge": True}
     modes = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
     for loss, mode in modes.items():
         changes = {
             "model": {"lora": lora},
+            "prompt": {"chat_template_options": {"enable_thinking": False}},
             "grpo": {"loss_type": loss, "scale_rewards": "group", "beta": 0.02, "top_k": 50},
         }
         settings = build_test_settings(small(**merge_values(PLANNING, changes)), plain=False)
@@ -503,6 +504,7 @@ def test_verl_accepts_lora_and_every_loss(small: Callable[..., Params], tmp_path
         assert (actor.use_kl_loss, actor.kl_loss_coef, config.algorithm.norm_adv_by_std_in_grpo) == (True, 0.02, True)
         assert (model.lora_rank, model.lora_alpha, list(model.target_modules)) == (8, 16, ["q_proj", "v_proj"])
         assert (config.actor_rollout_ref.rollout.top_k, model.custom_chat_template) == (50, None)
+        assert config.data.apply_chat_template_kwargs == {"enable_thinking": False}
 
 
 @needs_verl

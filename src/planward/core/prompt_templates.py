@@ -6,7 +6,7 @@ the completion of a worked example, each of which then becomes a `user` and an `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class PromptTemplateError(ParamsError):
 class PromptTemplate:
     """A template file; its variables are the public properties of the objects that it renders.
 
-    A property is computed only if the template uses its name. Whitespace around a turn is stripped, and a system turn
+    A property is computed only for a block that uses its name. Whitespace around a turn is stripped, and a system turn
     without text is left out. Without a block `assistant`, the template itself shows the worked examples, by its
     variable `examples`.
 
@@ -49,7 +49,10 @@ class PromptTemplate:
             raise PromptTemplateError(f"{path}:{error.lineno}: {error.message}") from None
         self._check_blocks(tree)
         self._template = Template.from_code(environment, code, environment.make_globals(None))
-        self._names = find_undeclared_variables(tree)
+        self._names = {
+            block.name: find_undeclared_variables(nodes.Template(block.body, lineno=1, environment=environment))
+            for block in tree.find_all(nodes.Block)
+        }
 
     def render(self, problem: object, examples: Sequence[object] = (), *, system_turn: bool = True) -> Messages:
         """Render a problem after its worked examples as chat messages.
@@ -66,7 +69,7 @@ class PromptTemplate:
         if "assistant" in self._template.blocks:
             for example in examples:
                 turns += [self._render_turn("user", example, ()), self._render_turn("assistant", example, ())]
-        elif examples and "examples" not in self._names:
+        elif examples and not any("examples" in names for names in self._names.values()):
             raise PromptTemplateError(
                 f"{self.path}: has no place for worked examples; fix: add a block `assistant` with an example's "
                 "completion, or a loop over `examples` to the block `user`"
@@ -82,7 +85,7 @@ class PromptTemplate:
 
     def _render_turn(self, role: str, source: object, examples: Sequence[object]) -> dict[str, str]:
         names = list_variables(source)
-        values: dict[str, Any] = {name: getattr(source, name) for name in names if name in self._names}
+        values: dict[str, Any] = {name: getattr(source, name) for name in names if name in self._names[role]}
         context = self._template.new_context({**values, "examples": examples})
         try:
             text = "".join(self._template.blocks[role](context))
@@ -111,9 +114,9 @@ class PromptTemplate:
                 if node.name not in TURNS:
                     known = ", ".join(TURNS)
                     raise PromptTemplateError(f"{self.path}:{node.lineno}: no turn is called {node.name}; fix: {known}")
-            elif not _is_blank(node):
+            elif (line := _find_text_line(node)) is not None:
                 raise PromptTemplateError(
-                    f"{self.path}:{_find_text_line(node)}: outside of the blocks; fix: move it into {', '.join(TURNS)}"
+                    f"{self.path}:{line}: outside of the blocks; fix: move it into {', '.join(TURNS)}"
                 )
         if not any(isinstance(node, nodes.Block) and node.name == "user" for node in tree.body):
             raise PromptTemplateError(
@@ -143,21 +146,12 @@ def identify_prompts(config: PromptConfig) -> dict[str, Any]:
     return config.model_dump(mode="json") | {"template_sha256": text}
 
 
-def _is_blank(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Output) and all(not text for text in _iter_texts(node))
-
-
-def _iter_texts(node: nodes.Output) -> Iterable[str]:
-    """Yield the text of a node's parts; of an expression, something that is not empty."""
-    return (part.data.strip() if isinstance(part, nodes.TemplateData) else "expression" for part in node.nodes)
-
-
-def _find_text_line(node: nodes.Node) -> int:
-    """Return the line of the first part that is not blank: a text begins on the line of the block before it."""
+def _find_text_line(node: nodes.Node) -> int | None:
+    """Return the line of the first text or expression of a node; None where there is only space."""
     parts: Sequence[nodes.Node] = node.nodes if isinstance(node, nodes.Output) else [node]
     for part in parts:
         if not isinstance(part, nodes.TemplateData):
             return part.lineno
         if stripped := part.data.strip():
             return part.lineno + part.data[: part.data.index(stripped)].count("\n")
-    return node.lineno
+    return None

@@ -21,6 +21,7 @@ from planward.tasks.planning.prompt import INSTRUCTION, render_compact_problem
 from support import ROOT, merge_values
 
 FACTS = ROOT / "workflow/prompts/facts.jinja"
+SHIPPED = load_params(root=ROOT)
 NUMERIC = """(define (domain fuel) (:predicates (full)) (:functions (level))
   (:action fill :parameters () :precondition (> (level) 0) :effect (full)))"""
 
@@ -33,7 +34,7 @@ def build_params(**prompt: Any) -> Params:
         "transfer": {"larger": {}, "unseen": 0},
     }
     few["problems"]["generated"]["spanner"] = {"count": 6, "spanners": [2, 3], "nuts": [1, 2], "locations": [1, 3]}
-    return PlanningParams.model_validate(merge_values(load_params(root=ROOT).model_dump(mode="json"), few))
+    return PlanningParams.model_validate(merge_values(SHIPPED.model_dump(mode="json"), few))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_built_in_prompts_are_word_for_word_those_before_templates(
         expected.append({"role": "assistant", "content": task.reference_completion(example)})
     renamed = rename_problem_text(text, renaming).strip()
     expected.append({"role": "user", "content": f"Problem:\n{renamed}\n\nPlan:"})
-    shipped = load_params(root=ROOT).prompt.template
+    shipped = SHIPPED.prompt.template
     assert shipped is not None
     assert render(root, problem, examples, renaming, template=ROOT / shipped if is_named else None) == expected
 
