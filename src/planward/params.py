@@ -122,6 +122,8 @@ class ModelConfig(Section):
     load_in_4bit: bool
     lora: AdapterConfig | None
     gradient_checkpointing: bool
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    attention: str | None = None
 
     @property
     def keeps_adapter(self) -> bool:
@@ -210,6 +212,7 @@ class GrpoConfig(Section):
 class ValidationConfig(Section):
     steps: int = Field(ge=0)
     problems: int = Field(gt=0)
+    batch_size: int = Field(default=64, gt=0)
     keep: Literal["best", "last"]
     patience: int | None = Field(gt=0)
 

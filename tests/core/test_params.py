@@ -97,6 +97,15 @@ def test_mistakes_name_file_and_key(root: Path, old: str, new: str, message: str
     assert str(file) in str(caught.value)
 
 
+def test_a_domain_with_count_0_is_left_out(root: Path) -> None:
+    replace_text(root / "params.yaml", "ferry: {count: 240,", "ferry: {count: 0,")
+    replace_text(root / "params.yaml", "ferry: {count: 24,", "ferry: {count: 0,")
+    params = load_params(root=root)
+    assert "ferry" in params.difficulty
+    assert list(params.problems.generated) == ["blocksworld", "grippers", "spanner", "delivery", "elevator"]
+    assert "ferry" not in params.transfer.larger
+
+
 @pytest.mark.parametrize(
     ("track", "old", "new", "message"),
     [

@@ -47,15 +47,17 @@ def choose_backend(model: ModelConfig) -> Backend:
     return "unsloth"
 
 
-def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
+def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, training: bool = True) -> tuple[Any, Any]:
     """Load the weights and tokenizer at `path` (a folder of safetensors, or the name of a model on a hub).
 
-    Returns the network and its tokenizer. On a CPU the weights are float32. Under Unsloth the network already has its
+    Returns the network and its tokenizer. On a CPU the weights are float32; with `model.precision` bfloat16 they are
+    bfloat16 outside of training, which keeps float32 weights under autocast. Under Unsloth the network already has its
     LoRA adapter; under Transformers the trainer adds it (`build_lora_config`).
 
     Args:
         max_tokens: of prompt and completion together; Unsloth allocates for it.
         seed: of the adapter's initial weights, under Unsloth.
+        training: the weights will be trained.
     """
     if choose_backend(model) == "unsloth":
         return _load_unsloth(model, path, max_tokens, seed)
@@ -64,14 +66,14 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tup
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # of reading and writing weights; training has its own
-    half = _has_cuda() and model.lora is not None  # full training keeps float32 weights under autocast
-    network = load_weights(path, torch.bfloat16 if half else torch.float32)
+    half = (model.precision == "bfloat16" and not training) or (model.lora is not None and _has_cuda())
+    network = load_weights(path, torch.bfloat16 if half else torch.float32, model.attention)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     _align_special_tokens(network, tokenizer)
     return network, tokenizer
 
 
-def load_weights(path: str, dtype: torch.dtype) -> Any:
+def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) -> Any:
     """Load the network at `path`; a LoRA adapter is merged into the weights that it names as its base.
 
     If the adapter's tokenizer has more words than its base, the adapter provides their embeddings.
@@ -81,15 +83,23 @@ def load_weights(path: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not (Path(path) / "adapter_config.json").exists():
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, trust_remote_code=False)
+        return AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
+        )
     base = PeftConfig.from_pretrained(path).base_model_name_or_path
-    network, num_words = load_weights(base, dtype), len(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
+    network = load_weights(base, dtype, attention)
+    num_words = len(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
     with torch.random.fork_rng():  # leaves the random state as loading merged weights does
         if num_words > network.get_input_embeddings().num_embeddings:
             network.resize_token_embeddings(num_words, mean_resizing=False)
         network = PeftModel.from_pretrained(network, path).merge_and_unload()
     network.name_or_path = path  # an adapter trained on these weights names them as its base
     return network
+
+
+def uses_bfloat16(model: ModelConfig) -> bool:
+    """Return whether training multiplies matrices in bfloat16: as `model.precision` says; `auto`: on CUDA."""
+    return _has_cuda() if model.precision == "auto" else model.precision == "bfloat16"
 
 
 def build_lora_config(model: ModelConfig, network: Any) -> Any:

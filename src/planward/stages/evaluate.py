@@ -62,4 +62,4 @@ def load_run_model(params: Params, run: Run) -> tuple[Any, Any]:
 
     path = params.model.path if run.method == "base" else str(paths.results(params.task).model(run))
     length = params.prompt.max_tokens + params.prompt.max_completion_tokens
-    return models.load_model(params.model, path, length, params.seed)
+    return models.load_model(params.model, path, length, params.seed, training=False)

@@ -165,7 +165,6 @@ def train(
         curves,
         folder,
         interval=params.validation.steps,
-        batch_size=params.grpo.micro_batch_size,
     )
     rows = rows[: _count_steps(params, validation_callback) * params.grpo.batch_size]
     if params.grpo.report_to:
@@ -257,7 +256,7 @@ def _build_arguments(params: Params, batching: Batching, steps: int, folder: Pat
         scale_rewards=grpo.scale_rewards,
         max_grad_norm=grpo.max_grad_norm,
         gradient_checkpointing=params.model.gradient_checkpointing,
-        bf16=cuda,
+        bf16=models.uses_bfloat16(params.model),
         use_cpu=not cuda,
         ddp_backend=None if cuda or batching.processes == 1 else "gloo",
         ddp_find_unused_parameters=False,

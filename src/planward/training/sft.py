@@ -99,7 +99,6 @@ def train(
         curves,
         folder,
         interval=sft.validation_steps,
-        batch_size=sft.micro_batch_size,
         compute_metrics=lambda network, problems: {
             "validation_loss": compute_reference_loss(task, network, tokenizer, problems, params)
         },
@@ -207,7 +206,7 @@ def _build_arguments(params: Params, batching: Batching, num_rows: int, folder: 
         max_grad_norm=sft.max_grad_norm,
         max_length=None,  # prompts are fitted, never truncated
         gradient_checkpointing=params.model.gradient_checkpointing,
-        bf16=cuda,
+        bf16=models.uses_bfloat16(params.model),
         use_cpu=not cuda,
         ddp_backend=None if cuda or batching.processes == 1 else "gloo",
         ddp_find_unused_parameters=False,

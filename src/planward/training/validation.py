@@ -40,7 +40,6 @@ class ValidationCallback(TrainerCallback):
     Args:
         folder: of the checkpoints.
         interval: 0: never.
-        batch_size: problems per forward pass.
         compute_metrics: returns further quantities of a model in evaluation mode on the problems.
 
     Raises:
@@ -58,11 +57,10 @@ class ValidationCallback(TrainerCallback):
         folder: Path,
         *,
         interval: int,
-        batch_size: int,
         compute_metrics: Callable[[Any, Sequence[Record]], Mapping[str, float]] = lambda *_: {},
     ) -> None:
         self.task, self.tokenizer, self.params, self.curves, self.folder = task, tokenizer, params, curves, folder
-        self.interval, self.batch_size, self.compute_metrics = interval, batch_size, compute_metrics
+        self.interval, self.compute_metrics = interval, compute_metrics
         self.problems = select_balanced(problems, params.validation.problems) if interval else []
         self.prompts = list[list[int]]()
 
@@ -144,7 +142,7 @@ class ValidationCallback(TrainerCallback):
             self.tokenizer,
             self.prompts,
             self.params.prompt.max_completion_tokens,
-            self.batch_size,
+            self.params.validation.batch_size,
             progress=False,
         )
         metrics = self.compute_metrics(model, self.problems)

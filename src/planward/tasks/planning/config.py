@@ -14,14 +14,14 @@ Domains = dict[str, dict[str, int | Range]]  # by domain the `count` of problems
 
 
 def check_sizes(domains: Domains) -> Domains:
-    """Return the domains; raises ValueError where a count is missing or a size is no range."""
+    """Return the domains without those of count 0; raises ValueError where a count is missing or a size is no range."""
     for domain, sizes in domains.items():
         if not isinstance(sizes.get("count"), int):
             raise ValueError(f"{domain}.count must be a whole number")
         for name, size in sizes.items():
             if name != "count" and (isinstance(size, int) or not 0 < size[0] <= size[1]):
                 raise ValueError(f"{domain}.{name} must be [smallest, largest], both positive")
-    return domains
+    return {domain: sizes for domain, sizes in domains.items() if sizes["count"]}
 
 
 class ProblemsConfig(Section):

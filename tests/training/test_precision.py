@@ -1,0 +1,41 @@
+"""`model.precision` and `model.attention` in training and evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import letters
+from planward.inference import models
+from training_runs import load_weights, read_curve, run_sft
+
+LENGTH = 64
+
+
+@pytest.mark.usefixtures("project_root")
+def test_bfloat16_trains_float32_weights_with_rounded_products() -> None:
+    run_sft("exact", letters.build_params(sft={"epochs": 1}))
+    run_sft("rounded", letters.build_params(sft={"epochs": 1}, model={"precision": "bfloat16"}))
+    exact, rounded = (dict(read_curve(name, "loss")) for name in ("exact", "rounded"))
+    assert exact.keys() == rounded.keys()
+    assert exact != rounded
+    assert rounded == pytest.approx(exact, rel=0.05)
+    assert {weight.dtype for weight in load_weights("rounded").values()} == {torch.float32}
+
+
+def test_evaluation_in_bfloat16_holds_weights_in_bfloat16(project_root: Path) -> None:
+    params = letters.build_params(model={"precision": "bfloat16"})
+    for training, dtype in ((True, torch.float32), (False, torch.bfloat16)):
+        network, _ = models.load_model(params.model, str(project_root / "base"), LENGTH, 0, training=training)
+        assert {weight.dtype for weight in network.parameters()} == {dtype}
+
+
+def test_attention_implementation_is_the_one_asked_for(project_root: Path) -> None:
+    names = []
+    for attention in ("eager", "sdpa"):
+        params = letters.build_params(model={"attention": attention})
+        network, _ = models.load_model(params.model, str(project_root / "base"), LENGTH, 0)
+        names.append(network.config._attn_implementation)
+    assert names == ["eager", "sdpa"]
