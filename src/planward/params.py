@@ -17,6 +17,7 @@ PARAMS_FILE = Path("params.yaml")
 METHODS = ("base", "sft", "grpo")  # in the order of every table; any other method is a variant of grpo
 Range = tuple[int, int]
 Bucket = Literal["easy", "medium", "hard"]
+Generation = Literal["own", "transformers", "vllm"]
 BUCKETS: tuple[Bucket, ...] = ("easy", "medium", "hard")
 RESERVED_CHAT_OPTIONS = {
     "conversation",
@@ -116,9 +117,18 @@ class AdapterConfig(Section):
     merge: bool
 
 
+class VllmConfig(Section):
+    mode: Literal["colocate", "server"] = "colocate"
+    url: str = Field(default="http://127.0.0.1:8000", pattern="^https?://")
+    gpu_memory_utilization: float = Field(default=0.3, gt=0, le=1)
+    tensor_parallel_size: int = Field(default=1, gt=0)
+
+
 class ModelConfig(Section):
     path: str
     backend: Literal["auto", "transformers", "unsloth"]
+    generation: Generation = "own"
+    vllm: VllmConfig = VllmConfig()
     load_in_4bit: bool
     lora: AdapterConfig | None
     gradient_checkpointing: bool

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from completions_server import serve_completions
 from planward.core.prompts import PromptTooLong
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
@@ -23,8 +24,9 @@ from planward.evaluation.scoring import (
     build_predictions,
     complete_and_judge,
 )
+from planward.inference import decoding
 from planward.inference.models import load_model
-from planward.params import Params, ParamsError
+from planward.params import ModelConfig, Params, ParamsError
 from planward.stages import evaluate, problems, score, split
 from planward.tasks.planning.examples import sample_examples
 from support import ROOT, read_rows
@@ -107,6 +109,34 @@ def test_predictions_have_the_verdicts_of_val(params_in_project: Params) -> None
     before = Path("results/predictions/base-0.jsonl").read_bytes()
     evaluate.run(params_in_project, BASE)
     assert Path("results/predictions/base-0.jsonl").read_bytes() == before
+
+
+def test_generate_and_a_server_give_the_same_predictions(
+    params_in_project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, num_calls = decoding.decode, 0
+
+    def count_calls(*args: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        return decode(*args)
+
+    def evaluate_with(**model: Any) -> bytes:
+        section = ModelConfig.model_validate(params_in_project.model.model_dump() | model)
+        evaluate.run(params_in_project.model_copy(update={"model": section}), BASE)
+        return Path("results/predictions/base-0.jsonl").read_bytes()
+
+    monkeypatch.setattr(decoding, "decode", count_calls)
+    expected = evaluate_with(generation="own")
+    assert num_calls > 0
+    num_calls = 0
+    assert evaluate_with(generation="transformers") == expected
+    assert num_calls == 0
+    path = params_in_project.model.path
+    network, tokenizer = load_model(params_in_project.model, path, 408, 0)
+    with serve_completions(network, tokenizer, "base", path) as (url, requests):
+        assert evaluate_with(generation="vllm", vllm={"mode": "server", "url": url}) == expected
+    assert {len(request["prompt"]) for request in requests} >= {params_in_project.evaluate.batch_size}
 
 
 def test_reference_plans_succeed(params_in_project: Params) -> None:

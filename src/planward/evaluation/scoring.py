@@ -78,6 +78,7 @@ def complete_and_judge(
     """Return greedy completions with verdicts, in the prompts' order; equal prompts are completed and judged once.
 
     Args:
+        model: a network or vLLM.
         in_process: judge by `task.verify`, as in training, instead of `task.judge`.
 
     Raises:
@@ -92,6 +93,7 @@ def complete_and_judge(
         distinct,
         params.prompt.max_completion_tokens,
         params.evaluate.batch_size,
+        generation=params.model.generation,
         progress=progress,
     )
     by_ids = dict(zip(distinct, completions, strict=True))

@@ -16,6 +16,8 @@ from tqdm import tqdm
 from transformers import GenerationConfig, GenerationMixin
 
 from planward.inference.cache import has_only_full_layers, preallocate_rows
+from planward.inference.vllm import VllmEngine, VllmServer
+from planward.params import Generation
 
 MIN_FINISHED_SHARE = 0.2  # of the rows in a batch, before the finished ones are dropped
 HARMLESS_SETTINGS = {  # keys of a model's generation settings that do not change greedy completions
@@ -34,15 +36,22 @@ def generate_greedy(
     max_new_tokens: int,
     batch_size: int,
     *,
+    generation: Generation = "own",
     progress: bool = True,
 ) -> list[str]:
     """Return the greedy completions of prompts (token ids, see `core.prompts.encode_prompt`), in their order.
 
     Prompts are batched by length and padded on the left, so that short ones do not wait for long ones. Models that
     `decode` does not support use their own `generate`.
+
+    Args:
+        model: a network or vLLM.
+        generation: `transformers`: a network always uses its own `generate`.
     """
+    if isinstance(model, VllmEngine | VllmServer):
+        return model.complete(prompts, max_new_tokens, batch_size, progress=progress)
     model.eval()
-    use_decode = _supports_decode(model)
+    use_decode = generation != "transformers" and _supports_decode(model)
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=model.generation_config.eos_token_id,

@@ -57,9 +57,11 @@ def check_run(params: Params, run: Run) -> None:
 
 
 def load_run_model(params: Params, run: Run) -> tuple[Any, Any]:
-    """Load the model of a run and its tokenizer."""
-    from planward.inference import models
+    """Load the model of a run, as `generate_greedy` takes it, and its tokenizer."""
+    from planward.inference import models, vllm
 
     path = params.model.path if run.method == "base" else str(paths.results(params.task).model(run))
     length = params.prompt.max_tokens + params.prompt.max_completion_tokens
+    if params.model.generation == "vllm":
+        return vllm.load_vllm(params.model, path, length, params.seed)
     return models.load_model(params.model, path, length, params.seed, training=False)

@@ -34,6 +34,7 @@ from planward.params import Params
 from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, Journal, compute_fingerprint, restore_checkpoint
 from planward.training.curves import CurveLogger, replace_progress_bar
+from planward.training.generation import build_generation_arguments, check_generation
 from planward.training.lengths import list_long_references, measure_lengths, print_lengths
 from planward.training.references import check_references
 from planward.training.rollout_record import RolloutRecord
@@ -120,9 +121,11 @@ def train(
 
     Raises:
         ValueError: the schedule was made for other parameters or problems, or the batch cannot be divided evenly.
+        BackendError: see `check_generation`.
         InvalidReferences: a reference completion is rejected.
         VerifierError, VerifierDisagreement, ScheduleError: see `rollouts`.
     """
+    check_generation(params, base)
     state = init_processes()
     rows = _validate_schedule(schedule, records, params)
     domains = len({row["domain"] for row in rows}) if params.grpo.balanced else 1
@@ -172,6 +175,7 @@ def train(
     trainer = RolloutTrainer(
         model=network,
         rollouts=rollouts,
+        generation=params.model.generation,
         args=_build_arguments(params, batching, len(rows) // params.grpo.batch_size, folder, run),
         train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
@@ -265,6 +269,7 @@ def _build_arguments(params: Params, batching: Batching, steps: int, folder: Pat
         save_steps=grpo.save_steps,
         report_to=list(grpo.report_to) or "none",
         disable_tqdm=False,
+        **build_generation_arguments(params),
     )
 
 
@@ -275,7 +280,7 @@ def _compute_fingerprint(
     settings = {
         "seed": params.seed,
         "prompt": identify_prompts(params.prompt),
-        "model": params.model.model_dump(),
+        "model": params.model.model_dump(exclude={"vllm"}),
         "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to", *extendable}),  # these change no result
         "validation": params.validation.model_dump(),
         "phases": [params.model_dump()[key] for key in ("curriculum", "curriculum_by_domain")],

@@ -23,6 +23,7 @@ from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 from planward.inference.cache import copy_rows
 from planward.inference.decoding import find_distinct
 from planward.inference.sampling import RowTemperatures, sample_completions
+from planward.params import Generation
 
 NUM_LENGTH_BUCKETS = 4  # a forward pass is split by completion length to save padding
 TEMPERATURES = "temperatures"  # column of a TRL batch: each row's temperature
@@ -37,25 +38,34 @@ class SharedPrefixTrainer(GRPOTrainer):
 
     `entropies` [B] are those of the last generated completions (see `sample_completions`); the loss computes them only
     for some completions. None if TRL generates; its loss then keeps all completions.
+
+    Args:
+        generation: who samples completions: this module (`own`) or TRL.
     """
 
     temperature: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, generation: Generation = "own", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.shares = not self.args.gradient_checkpointing  # recomputed layers keep no cache
+        self.generation = generation
         self.temperatures: torch.Tensor | None = None
         self.entropies: torch.Tensor | None = None
 
+    @property
+    def samples(self) -> bool:
+        """Whether completions are sampled here, not by TRL."""
+        return self.shares and self.generation == "own"
+
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        if self.use_vllm or not (self.shares or self.temperatures is not None):
+        if self.use_vllm or not (self.samples or self.temperatures is not None):
             return super()._generate_single_turn(*args, **kwargs)
         model = self.accelerator.unwrap_model(self.model)
         original = model.generate
 
         def generate(input_ids: torch.Tensor, attention_mask: torch.Tensor, generation_config: GenerationConfig) -> Any:
             temperatures = self.temperatures
-            if self.shares:
+            if self.samples:
                 if temperatures is None:
                     temperatures = input_ids.new_full((len(input_ids),), self.temperature, dtype=torch.float)
                 tokens, self.entropies = sample_completions(
@@ -76,7 +86,7 @@ class SharedPrefixTrainer(GRPOTrainer):
             del model.generate
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        if self.shares and self.loss_type == "dapo" and self.beta == 0 and not self._entropy_bonus_enabled:
+        if self.samples and self.loss_type == "dapo" and self.beta == 0 and not self._entropy_bonus_enabled:
             inputs = _drop_zero_advantages(inputs)
         self.temperatures = inputs.get(TEMPERATURES)
         return cast(torch.Tensor, super()._compute_loss(model, inputs))

@@ -143,6 +143,7 @@ class ValidationCallback(TrainerCallback):
             self.prompts,
             self.params.prompt.max_completion_tokens,
             self.params.validation.batch_size,
+            generation=self.params.model.generation,
             progress=False,
         )
         metrics = self.compute_metrics(model, self.problems)

@@ -1,0 +1,184 @@
+"""Greedy completions from vLLM: an engine in this process, or a server with OpenAI's completions API.
+
+The package is imported where an engine is built; asking a server does not need it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from tqdm import tqdm
+
+from planward.inference.models import BackendError
+from planward.params import ModelConfig
+
+REQUEST_TIMEOUT_S = 3600  # for the completions of a batch
+MAX_ERROR_CHARS = 500  # of a server's error message
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """Arguments of `vllm.LLM`."""
+
+    model: str
+    max_model_len: int  # tokens of prompt and completion
+    gpu_memory_utilization: float
+    tensor_parallel_size: int
+    seed: int
+    dtype: str = "bfloat16"  # as `load_model` has weights on a GPU
+    generation_config: str = "vllm"  # no sampling settings but those of `SamplingArguments`
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class SamplingArguments:
+    """Arguments of `vllm.SamplingParams`, for the completions that `generate_greedy` has from a network."""
+
+    max_tokens: int
+    stop_token_ids: list[int]
+    repetition_penalty: float  # the model's own setting
+    temperature: float = 0.0
+
+
+class VllmEngine:
+    """vLLM in this process.
+
+    Raises:
+        BackendError: vLLM is not installed.
+    """
+
+    def __init__(self, arguments: EngineArguments, tokenizer: Any) -> None:
+        require_vllm()
+        from vllm import LLM
+
+        self.path, self.tokenizer = arguments.model, tokenizer
+        self.engine = LLM(**asdict(arguments))
+
+    def complete(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, batch_size: int, *, progress: bool
+    ) -> list[str]:
+        """Return the greedy completions of prompts (token ids); vLLM chooses the batches itself."""
+        del batch_size
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(**asdict(build_sampling_arguments(self.path, self.tokenizer, max_new_tokens)))
+        inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        outputs = self.engine.generate(inputs, sampling_params=sampling, use_tqdm=progress)
+        tokens = [output.outputs[0].token_ids for output in outputs]
+        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return texts
+
+
+class VllmServer:
+    """A server that answers OpenAI's completions API for prompts of token ids, such as `vllm serve`.
+
+    Args:
+        url: of the server, without `/v1`.
+        path: the weights that it must serve.
+
+    Raises:
+        BackendError: it does not answer, or serves other weights.
+    """
+
+    def __init__(self, url: str, path: str) -> None:
+        self.url = url.rstrip("/")
+        served = self._request("/v1/models")["data"]
+        paths = {path, str(Path(path).resolve())}
+        names = [card["id"] for card in served if paths & {card["id"], card.get("root")}]
+        if not names:
+            names = [card["id"] for card in served]
+            raise BackendError(f"model.vllm.url: {url} serves {', '.join(names)}; fix: vllm serve {path}")
+        self.model = names[0]
+
+    def complete(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, batch_size: int, *, progress: bool
+    ) -> list[str]:
+        """Return the greedy completions of prompts (token ids), `batch_size` a request.
+
+        Raises:
+            BackendError: the server refuses a request or fails.
+        """
+        completions: list[str] = []
+        for start in tqdm(range(0, len(prompts), batch_size), desc="generating", unit="batch", disable=not progress):
+            batch = [list(prompt) for prompt in prompts[start : start + batch_size]]
+            body = {"model": self.model, "prompt": batch, "max_tokens": max_new_tokens, "temperature": 0}
+            choices = self._request("/v1/completions", body)["choices"]
+            completions += [choice["text"] for choice in sorted(choices, key=lambda choice: choice["index"])]
+        if len(completions) != len(prompts):
+            raise BackendError(f"{self.url} returned {len(completions)} completions of {len(prompts)} prompts")
+        return completions
+
+    def _request(self, route: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.url}{route}", data, {"Content-Type": "application/json"})
+        try:
+            with urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
+                return json.load(response)
+        except HTTPError as error:
+            text = error.read().decode(errors="replace")[:MAX_ERROR_CHARS]
+            raise BackendError(f"{self.url}{route}: {error.code} {error.reason}: {text}") from None
+        except (URLError, TimeoutError, ConnectionError) as error:
+            raise BackendError(
+                f"model.vllm.url: {self.url} does not answer ({error}); fix: start `vllm serve`"
+            ) from None
+
+
+def load_vllm(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tuple[VllmEngine | VllmServer, Any]:
+    """Return vLLM with the weights at `path`, for `generate_greedy`, and the tokenizer.
+
+    Args:
+        max_tokens: of prompt and completion together.
+
+    Raises:
+        BackendError: vLLM cannot be used here with these parameters or weights.
+    """
+    from transformers import AutoTokenizer
+
+    check_vllm(model, path)
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    if model.vllm.mode == "server":
+        return VllmServer(model.vllm.url, path), tokenizer
+    return VllmEngine(build_engine_arguments(model, path, max_tokens, seed), tokenizer), tokenizer
+
+
+def build_engine_arguments(model: ModelConfig, path: str, max_tokens: int, seed: int) -> EngineArguments:
+    return EngineArguments(path, max_tokens, model.vllm.gpu_memory_utilization, model.vllm.tensor_parallel_size, seed)
+
+
+def build_sampling_arguments(path: str, tokenizer: Any, max_new_tokens: int) -> SamplingArguments:
+    """Return arguments for greedy completions with the generation settings at `path`, as Transformers applies them."""
+    from transformers import GenerationConfig
+
+    try:
+        penalty = GenerationConfig.from_pretrained(path).repetition_penalty
+    except OSError:  # no generation_config.json
+        penalty = None
+    return SamplingArguments(max_new_tokens, [tokenizer.eos_token_id], 1.0 if penalty is None else penalty)
+
+
+def check_vllm(model: ModelConfig, path: str) -> None:
+    """Raise BackendError where vLLM cannot generate with the weights at `path`; the message names the key."""
+    if model.backend == "unsloth":
+        raise BackendError("model.generation: vllm needs model.backend: transformers (got unsloth)")
+    if model.load_in_4bit:
+        raise BackendError(
+            "model.generation: vllm needs model.load_in_4bit: false; TRL cannot give vLLM weights that are in 4 bits"
+        )
+    if (Path(path) / "adapter_config.json").exists():
+        raise BackendError(
+            f"{path}: a LoRA adapter, but model.generation: vllm needs full weights; fix: model.lora.merge: true, or "
+            f"planward merge {path} OUT"
+        )
+
+
+def require_vllm() -> None:
+    """Raise BackendError where vLLM is not installed."""
+    if find_spec("vllm") is None:
+        raise BackendError("model.generation is vllm, which is not installed; fix: install the extra `vllm`")
