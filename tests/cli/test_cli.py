@@ -175,6 +175,21 @@ def test_params_lays_recipes_over_and_checks(quick: Path) -> None:
     assert "sede: unknown key" in done.stderr
 
 
+def test_params_shows_what_a_recipe_changes(quick: Path) -> None:
+    recipe, before = quick / "mine.yaml", (quick / "params.yaml").read_text()
+    recipe.write_text("seed: 11\nmodel: {lora: null, path: models/mine}\n")
+    done = CliRunner().invoke(app, ["params", "mine.yaml", "--show"])
+    assert (done.exit_code, done.stdout) == (
+        0,
+        'params.yaml: model.path: "models/base" -> "models/mine"\nparams.yaml: seed: 3407 -> 11\n',
+    )
+    done = CliRunner().invoke(app, ["params", "mine.yaml", "--json"])
+    resolved = json.loads(done.stdout)
+    assert (resolved["params.yaml"]["seed"], resolved["params.yaml"]["model"]["path"]) == (11, "models/mine")
+    assert {"params.yaml", "workflow/economy/params.yaml", "workflow/selectors/params.yaml"} <= resolved.keys()
+    assert (quick / "params.yaml").read_text() == before
+
+
 def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
     (quick / "params.yaml").write_text((quick / "params.yaml").read_text().replace("beta:", "betta:"))
     for command in (["problems"], ["split"], ["score"], SCHEDULE, ["evaluate", "--method", "base"], *TRACK):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from planward.core import paths
-from planward.core.recipes import apply_recipe, check_params
+from planward.core.recipes import apply_recipe, check_params, list_changes, resolve_recipes
 from planward.core.registry import load_params, parse_params
 from planward.core.runs import BASE, Run, is_requested
 from planward.integrations.verl.config import load_cluster_config
-from planward.params import ParamsError
+from planward.params import ParamsError, read_yaml
 from planward.selectors.config import load_selectors_config
 from support import ROOT
 
@@ -224,6 +224,46 @@ def test_lists_stay_on_one_line(root: Path, tmp_path: Path) -> None:
     assert list_comments(file.read_text()) == list_comments(before)
 
 
+def test_a_recipe_is_laid_over_those_it_extends(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text("seed: 5\ngrpo: {beta: 0.02, steps: 7}\neconomy: {grpo: {steps: 8}}")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/second.yaml").write_text(
+        "extends: ../first.yaml\ngrpo: {beta: 0.03}\nevaluate: {shots: [0, 2, 4]}"
+    )
+    recipe = tmp_path / "third.yaml"
+    recipe.write_text("extends: sub/second.yaml\nseed: 6\neconomy: {grpo: {steps: 9}}")
+    apply_recipe(recipe, root)
+    params = load_params(root=root)
+    assert (params.seed, params.grpo.beta, params.grpo.steps, params.evaluate.shots) == (6, 0.03, 7, [0, 2, 4])
+    assert load_params("economy", root).grpo.steps == 9
+
+
+def test_recipes_do_not_extend_each_other_in_a_circle(root: Path, tmp_path: Path) -> None:
+    for one, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{one}.yaml").write_text(f"extends: {other}.yaml\nseed: 1")
+    with pytest.raises(ParamsError, match=r"a\.yaml: extends: leads back"):
+        apply_recipe(tmp_path / "a.yaml", root)
+
+
+def test_recipes_are_resolved_in_order_without_writing(root: Path, tmp_path: Path) -> None:
+    before = read_files(root)
+    for name, text in {"a": "seed: 5\ngrpo: {steps: 7}", "b": "seed: 6\nmodel: {vllm: {mode: server}}"}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    recipes = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    resolved = resolve_recipes(recipes, root)
+    assert read_files(root) == before
+    changes = {file: list(list_changes(read_yaml(root / file), document)) for file, document in resolved.items()}
+    assert changes.pop(Path("params.yaml")) == [
+        ("seed", 3407, 6),
+        ("model.vllm.mode", "colocate", "server"),
+        ("grpo.steps", 60, 7),
+    ]
+    assert list(changes.values()) == [[], [], []]
+    for recipe in recipes:
+        apply_recipe(recipe, root)
+    assert {file: read_yaml(root / file) for file in resolved} == resolved
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -237,6 +277,7 @@ def test_lists_stay_on_one_line(root: Path, tmp_path: Path) -> None:
         ("- 1", "expected keys and values"),
         ("", "expected keys and values"),
         ("grpo: [", "not YAML"),
+        ("extends: none.yaml", r"extends: no recipe .*none\.yaml"),
     ],
 )
 def test_a_wrong_recipe_changes_nothing(root: Path, tmp_path: Path, text: str, message: str) -> None:

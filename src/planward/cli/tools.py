@@ -15,10 +15,10 @@ from planward.cli.execution import limit_threads, report_errors
 from planward.cli.options import TaskName, check_choice
 from planward.core import paths
 from planward.core.files import open_atomic
-from planward.core.recipes import apply_recipe, check_params
+from planward.core.recipes import apply_recipe, check_params, list_changes, resolve_recipes
 from planward.core.records import read_records
 from planward.core.registry import load_params, load_task, task_names
-from planward.params import ParamsError
+from planward.params import ParamsError, read_yaml
 
 SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
 
@@ -245,9 +245,21 @@ def params(
     recipes: Annotated[
         list[Path] | None, typer.Argument(help="Recipes to lay over the parameter files, in order.")
     ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print what the recipes would change; write nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the parameter files as they would be; write nothing.")
+    ] = False,
 ) -> None:
     """Check params.yaml and workflow/*/params.yaml; with recipes, write their values into these, comments kept."""
     with report_errors():
+        if as_json:
+            print(json.dumps({str(file): document for file, document in resolve_recipes(recipes or []).items()}))
+            return
+        if show:
+            for file, document in resolve_recipes(recipes or []).items():
+                for key, old, new in list_changes(read_yaml(file), document):
+                    print(f"{file}: {key}: {json.dumps(old)} -> {json.dumps(new)}")
+            return
         for recipe in recipes or []:
             for file in apply_recipe(recipe):
                 print(f"{file}: updated from {recipe}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,32 +24,78 @@ CONFIGS = {  # of tracks that are no tasks; imported when they are needed
 def apply_recipe(recipe: Path, root: Path = Path()) -> list[Path]:
     """Write a recipe's values into the parameter files below `root`, keeping their comments; return the changed files.
 
-    Values below a track's name (a folder of workflow/) go to workflow/TRACK/params.yaml, all others to params.yaml.
     Nothing is written unless the parameters of every track are valid before and after.
+
+    Raises:
+        ParamsError: see `resolve_recipes`.
+    """
+    changed = []
+    for file, document in resolve_recipes([recipe], root).items():
+        if document != read_yaml(root / file):
+            with open_atomic(root / file) as out:
+                _build_editor().dump(document, out)
+            changed.append(root / file)
+    return changed
+
+
+def resolve_recipes(recipes: Sequence[Path], root: Path = Path()) -> dict[Path, Any]:
+    """Return each parameter file below `root`, parsed, with the recipes' values laid over it in their order.
+
+    Values below a track's name (a folder of workflow/) go to workflow/TRACK/params.yaml, all others to params.yaml.
 
     Raises:
         ParamsError: a file is missing or unreadable, or the result has an unknown key or a wrong value; the message
             names the files and each key.
     """
-    values, tracks = read_yaml(recipe), paths.list_tracks(root)
-    if not isinstance(values, dict):
-        raise ParamsError(f"{recipe}: expected keys and values")
-    changes = {track: values.pop(track) for track in tracks if track in values} | {MAIN: values}
-    editor, files = _build_editor(), {track: root / paths.params_file(track) for track in tracks}
+    tracks, editor = paths.list_tracks(root), _build_editor()
+    files = {track: root / paths.params_file(track) for track in tracks}
     for track in tracks:
         check_params(track, root)
     documents = {track: editor.load(file.read_text(encoding="utf-8")) for track, file in files.items()}
-    for track, section in changes.items():
-        if not isinstance(section, dict):
-            raise ParamsError(f"{recipe}: {track}: expected keys and values")
-        lay_over(documents[track], section)
-    for track, file in files.items():
-        _validate(track, documents[MAIN], documents[track], f"{file} with {recipe}")
-    changed = [track for track in tracks if changes.get(track)]
-    for track in changed:
-        with open_atomic(files[track]) as out:
-            editor.dump(documents[track], out)
-    return [files[track] for track in changed]
+    for recipe in recipes:
+        values = read_recipe(recipe)
+        changes = {track: values.pop(track) for track in tracks if track in values} | {MAIN: values}
+        for track, section in changes.items():
+            if not isinstance(section, dict):
+                raise ParamsError(f"{recipe}: {track}: expected keys and values")
+            lay_over(documents[track], section)
+        for track, file in files.items():
+            _validate(track, documents[MAIN], documents[track], f"{file} with {recipe}")
+    return {paths.params_file(track): documents[track] for track in tracks}
+
+
+def read_recipe(recipe: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return a recipe's values, laid over those of the recipe that it `extends` (a path relative to its own).
+
+    Args:
+        extending: the recipes that extend this one.
+
+    Raises:
+        ParamsError: a file is missing or no YAML mapping, or the recipes extend each other in a circle.
+    """
+    if recipe.resolve() in extending:
+        raise ParamsError(f"{recipe}: extends: leads back to this recipe")
+    values = read_yaml(recipe)
+    if not isinstance(values, dict):
+        raise ParamsError(f"{recipe}: expected keys and values")
+    if "extends" not in values:
+        return values
+    parent = recipe.parent / str(values.pop("extends"))
+    if not parent.is_file():
+        raise ParamsError(f"{recipe}: extends: no recipe {parent}")
+    merged = read_recipe(parent, (*extending, recipe.resolve()))
+    lay_over(merged, values)
+    return merged
+
+
+def list_changes(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the key, the old and the new value of each difference; the old value of a new key is None."""
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            yield from list_changes(old, value, f"{prefix}{key}.")
+        elif old != value or key not in before:
+            yield f"{prefix}{key}", old, value
 
 
 def check_params(track: str, root: Path = Path()) -> None:
