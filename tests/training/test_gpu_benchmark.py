@@ -1,0 +1,28 @@
+"""benchmarks/gpu.py at its tiny shape, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from support import ROOT
+
+COMMAND = [sys.executable, "benchmarks/gpu.py", "--shape", "tiny", "--engines", "TRL", "vLLM", "--phases", "grpo"]
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_each_measurement_is_a_row_even_if_it_cannot_run() -> None:
+    done = subprocess.run([*COMMAND, "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    trained, missing = report["rows"]
+    assert (trained["engine"], trained["phase"], trained["processes"]) == ("TRL", "grpo", 1)
+    assert trained["seconds"] > 0
+    completions = report["shape"]["prompts"] * report["shape"]["generations"]
+    tokens = completions * report["shape"]["completion_tokens"]
+    assert trained["tokens_per_s"] == pytest.approx(tokens / trained["seconds"])
+    assert trained["peak_gb"] > 0
+    assert missing == {"engine": "vLLM", "phase": "grpo", "processes": 1, "error": "vllm is not installed"}
