@@ -53,6 +53,7 @@ def test_an_engine_gets_the_weights_limits_and_memory() -> None:
         generation_config="vllm",
         trust_remote_code=False,
     )
+    assert vllm.build_engine_arguments(build_config(precision="float32"), "base", 32, 0).dtype == "float32"
 
 
 def test_completions_are_greedy_with_the_models_own_penalty(base: str) -> None:

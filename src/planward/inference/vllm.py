@@ -32,7 +32,7 @@ class EngineArguments:
     gpu_memory_utilization: float
     tensor_parallel_size: int
     seed: int
-    dtype: str = "bfloat16"  # as `load_model` has weights on a GPU
+    dtype: str = "bfloat16"
     generation_config: str = "vllm"  # no sampling settings but those of `SamplingArguments`
     trust_remote_code: bool = False
 
@@ -149,7 +149,8 @@ def load_vllm(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tupl
 
 
 def build_engine_arguments(model: ModelConfig, path: str, max_tokens: int, seed: int) -> EngineArguments:
-    return EngineArguments(path, max_tokens, model.vllm.gpu_memory_utilization, model.vllm.tensor_parallel_size, seed)
+    vllm, dtype = model.vllm, "float32" if model.precision == "float32" else "bfloat16"
+    return EngineArguments(path, max_tokens, vllm.gpu_memory_utilization, vllm.tensor_parallel_size, seed, dtype)
 
 
 def build_sampling_arguments(path: str, tokenizer: Any, max_new_tokens: int) -> SamplingArguments:
