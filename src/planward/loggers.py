@@ -6,7 +6,8 @@ environment. A run that exists already is continued; steps may then be logged tw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,8 +89,6 @@ class MlflowLogger:
             self.client.log_batch(self.run_id, params=rows[start : start + MLFLOW_BATCH_SIZE])
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        import time
-
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -99,7 +98,12 @@ class MlflowLogger:
         self.client.set_terminated(self.run_id)
 
 
-LOGGERS = {"wandb": WandbLogger, "tensorboard": TensorboardLogger, "trackio": TrackioLogger, "mlflow": MlflowLogger}
+LOGGERS: dict[str, Callable[[str, str, Mapping[str, Any]], RunLogger]] = {
+    "wandb": WandbLogger,
+    "tensorboard": TensorboardLogger,
+    "trackio": TrackioLogger,
+    "mlflow": MlflowLogger,
+}
 
 
 def list_missing(config: LoggingConfig) -> list[str]:

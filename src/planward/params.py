@@ -217,7 +217,7 @@ class ValidationConfig(Section):
 
 
 class LoggingConfig(Section):
-    """Where curves go beside results/; it changes no result."""
+    """Experiment loggers."""
 
     report_to: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]] = []
     project: str = Field(default="planward", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

@@ -653,9 +653,8 @@ def test_verifier_disagreement_stops_the_run_and_saves_the_case(differ: str) -> 
 
 
 def test_batch_other_than_scheduled_stops_the_run() -> None:
-    params = letters.build_params(grpo={"report_to": ["wandb"], "renaming": False})  # external trackers log through TRL
+    params = letters.build_params(grpo={"renaming": False})
     schedule = [Slot(**row) for row in letters.build_schedule(RECORDS, 1, 8)]
-    logged: dict[str, float] = {}
 
     def build(log: list[dict[str, Any]]) -> Rollouts:
         tokenizer = AutoTokenizer.from_pretrained("base")
@@ -673,14 +672,11 @@ def test_batch_other_than_scheduled_stops_the_run() -> None:
             prompt_tokens=[3] * len(ids),
             shots_dropped=[0] * len(ids),
             renaming=[{}] * len(ids),
-            log_metric=logged.__setitem__,
         )
         return log
 
     scheduled = [slot.id for slot in schedule for _ in range(4)]
     log = consume(scheduled)
-    assert logged["prompt_length"] == 3
-    assert logged["share_domain/copy"] == 0.25
     for ids, step in ((scheduled[:8], 0), (scheduled[4:] + scheduled[:4], 0), (scheduled, 1)):
         with pytest.raises(ScheduleError):
             consume(ids, step)

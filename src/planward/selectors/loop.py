@@ -115,7 +115,7 @@ def train_pointer(
             "kl": None,
             "kept": True,
         }
-        _log(loggers, "epochs", row["epoch"], row)
+        _log(loggers, "epochs", 0, row)
         return History(epochs=[row], left_out=len(groups))
     objective = build_objective(method, informative, config, reference)
     optimizer = torch.optim.AdamW(pointer.build_parameter_groups(), lr=training_config.learning_rate)
