@@ -13,7 +13,7 @@ report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser .venv/pretrained
+test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready
@@ -57,6 +57,10 @@ clean:
 .venv/pretrained: requirements-pretrained.lock .venv/ready ## the extra `pretrained`
 	$(PIP) -r requirements-pretrained.lock
 	touch .venv/pretrained
+
+.venv/loggers: requirements-loggers.lock .venv/ready ## the extra `loggers`
+	$(PIP) -r requirements-loggers.lock
+	touch .venv/loggers
 
 .venv/docs: requirements-docs.lock .venv/ready ## the extra `docs`
 	$(PIP) -r requirements-docs.lock

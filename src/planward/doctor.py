@@ -31,6 +31,7 @@ from planward.core.paths import WORKFLOW, list_tracks, params_file
 from planward.core.recipes import apply_recipe, check_params
 from planward.core.registry import load_params, task_names
 from planward.core.verdicts import Label, VerifierError
+from planward.loggers import list_missing
 from planward.params import PARAMS_FILE, Params, ParamsError
 
 OLDEST_PYTHON = (3, 11)
@@ -48,7 +49,7 @@ EXTRAS = {
     "gpu": "Unsloth, for bigger models on a GPU",
     "cluster": "Ray and verl, for clusters",
     "pretrained": "pretrained models from the package index",
-    "wandb": "training curves on Weights & Biases",
+    "loggers": "curves in Weights & Biases, TensorBoard, Trackio and MLflow",
     "fast-downward": "reference plans by Fast Downward",
 }
 CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # file names of every pipeline
@@ -159,8 +160,8 @@ def inspect_extras(params: Mapping[str, Params]) -> Finding:
     for task, settings in params.items():
         if getattr(getattr(settings, "problems", None), "planner", "") == "fast-downward":
             needed["fast-downward"] = f"{params_file(task)}: problems.planner"
-        if "wandb" in settings.grpo.report_to:
-            needed["wandb"] = f"{params_file(task)}: grpo.report_to"
+        if list_missing(settings.logging):
+            needed["loggers"] = f"{PARAMS_FILE}: logging.report_to"
     for name in missing:
         if key := needed.get(name):
             return Finding("extras", "fail", f"{key} needs {name}, which is missing", f"pip install -e '.[{name}]'")

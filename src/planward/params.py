@@ -210,7 +210,6 @@ class GrpoConfig(Section):
     save_steps: int = Field(gt=0)
     extendable: bool
     rollouts_mb: float = Field(ge=0)
-    report_to: list[Literal["wandb", "tensorboard", "trackio"]]
 
     @model_validator(mode="after")
     def check_domain_weights(self) -> GrpoConfig:
@@ -225,6 +224,20 @@ class ValidationConfig(Section):
     batch_size: int = Field(default=64, gt=0)
     keep: Literal["best", "last"]
     patience: int | None = Field(gt=0)
+
+
+class LoggingConfig(Section):
+    """Experiment loggers."""
+
+    report_to: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]] = []
+    project: str = Field(default="planward", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+    @field_validator("report_to")
+    @classmethod
+    def check_report_to(cls, loggers: list[str]) -> list[str]:
+        if len(set(loggers)) < len(loggers):
+            raise ValueError("names a logger twice")
+        return loggers
 
 
 class EvaluateConfig(Section):
@@ -285,6 +298,7 @@ class Params(Section):
     sft: SftConfig
     grpo: GrpoConfig
     validation: ValidationConfig
+    logging: LoggingConfig = LoggingConfig()
     evaluate: EvaluateConfig
     compare: CompareConfig
     ablations: AblationsConfig = AblationsConfig(dataset_size=0, run=[], variants={})
@@ -382,7 +396,8 @@ class Params(Section):
         return self
 
 
-SHARED = ("seed", "seeds", "split", "buckets", "evaluate", "compare")  # sections that other tasks take from params.yaml
+# Sections that other tasks take from params.yaml.
+SHARED = ("seed", "seeds", "split", "buckets", "logging", "evaluate", "compare")
 
 
 def read_yaml(path: Path) -> Any:

@@ -85,6 +85,9 @@ def list_comments(text: str) -> list[str]:
         ("dense: {grpo:", "dense: {sft:", r"variants\.dense: may change curriculum, .* \(got sft\)"),
         ("    dense:", "    sft:", r"variants\.sft: a name is small letters"),
         ("    dense:", "    not-so-dense:", r"variants\.not-so-dense: a name is small letters"),
+        ("report_to: []", "report_to: [wandb, wandb]", r"logging\.report_to: .*names a logger twice"),
+        ("report_to: []", "report_to: [aim]", r"logging\.report_to\.0: Input should be 'wandb', 'tensorboard'"),
+        ("project: planward", "project: a/b", r"logging\.project: "),
         ("seed: 3407", "seed: [3407", "not YAML"),
         ("seed: 3407", "seed: 1\nseed: 2", "duplicate key .*seed"),
     ],
@@ -159,10 +162,12 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 def test_another_task_has_its_own_parameters_and_shares_some(root: Path) -> None:
     replace_text(root / "params.yaml", "seed: 3407", "seed: 11")
+    replace_text(root / "params.yaml", "report_to: []", "report_to: [mlflow]")
     params = load_params("economy", root)
     assert (params.task, params.seed, params.ablations.variants) == ("economy", 11, {})
     assert params.grpo.batch_size != load_params(root=root).grpo.batch_size
     assert params.evaluate == load_params(root=root).evaluate
+    assert params.logging.report_to == ["mlflow"]
 
 
 @pytest.mark.parametrize("task", ["planning", "economy"])

@@ -18,6 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
 from planward.core.files import replace_atomic
+from planward.loggers import RunLogger
 from planward.selectors.config import SelectorsConfig, SelectorTrainingConfig
 from planward.selectors.dataset import BeamGroup, compute_moments
 from planward.selectors.methods import Method, Objective, Row, build_objective, select_informative_groups
@@ -73,6 +74,7 @@ def train_pointer(
     validate: Callable[[Pointer], float],
     reference: Pointer | None,
     checkpoints: Path,
+    loggers: Sequence[RunLogger] = (),
 ) -> History:
     """Train `pointer` in place; afterwards it holds the best epoch's weights and is in evaluation mode.
 
@@ -90,6 +92,7 @@ def train_pointer(
         validate: returns success on validation problems; it gets the pointer in evaluation mode.
         reference: frozen policy for GRPO's ratio and KL, None for other methods. If it has the initial weights, ratios
             start at 1; otherwise clipping may set in at the first step.
+        loggers: get each new row of the history: `steps/NAME` at its step, `epochs/NAME` at its epoch.
 
     Raises:
         ValueError: no groups, beams of different lengths, or for GRPO no reference or an unknown success.
@@ -100,7 +103,7 @@ def train_pointer(
     if (method == "grpo") != (reference is not None):
         raise ValueError(f"{method}: a frozen reference is needed by GRPO, and by no other method")
     training_config: SelectorTrainingConfig = getattr(config, method)
-    fingerprint = _compute_fingerprint(method, seed, config, groups, pointer, reference)
+    fingerprint = compute_fingerprint(method, seed, config, groups, pointer, reference)
     if method == "sft":
         pointer.set_whitening(*compute_moments(groups))
     informative = select_informative_groups(groups, config.grpo) if method == "grpo" else groups
@@ -112,10 +115,11 @@ def train_pointer(
             "kl": None,
             "kept": True,
         }
+        _log(loggers, "epochs", 0, row)
         return History(epochs=[row], left_out=len(groups))
     objective = build_objective(method, informative, config, reference)
     optimizer = torch.optim.AdamW(pointer.build_parameter_groups(), lr=training_config.learning_rate)
-    training = _Training(pointer, optimizer, objective)
+    training = _Training(pointer, optimizer, objective, loggers)
     training.history.left_out = len(groups) - len(informative)
     training.load_checkpoint(checkpoints / CHECKPOINT_FILE, fingerprint)
     steps = training_config.epochs * -(-len(informative) // config.batch_size)
@@ -152,8 +156,10 @@ def is_better(row: Row, best: Row, kl_target: tuple[float, float]) -> bool:
 class _Training:
     """A run in progress: weights, optimizer, log, best weights so far."""
 
-    def __init__(self, pointer: Pointer, optimizer: torch.optim.Optimizer, objective: Objective) -> None:
-        self.pointer, self.optimizer, self.objective = pointer, optimizer, objective
+    def __init__(
+        self, pointer: Pointer, optimizer: torch.optim.Optimizer, objective: Objective, loggers: Sequence[RunLogger]
+    ) -> None:
+        self.pointer, self.optimizer, self.objective, self.loggers = pointer, optimizer, objective, loggers
         self.history = History()
         self.best_weights = _copy_weights(pointer)
 
@@ -183,6 +189,7 @@ class _Training:
             self.optimizer.step()
         row = {"step": step + 1, "epoch": epoch, "loss": loss.item(), "learning_rate": learning_rate, "grad_norm": norm}
         self.history.steps.append(row | logged)
+        _log(self.loggers, "steps", step + 1, row | logged)
 
     def end_epoch(self, epoch: int, validate: Callable[[Pointer], float], kl_target: tuple[float, float]) -> None:
         """Validate and log an epoch, and keep its weights if it is the best."""
@@ -193,6 +200,7 @@ class _Training:
         if not self.history.epochs or is_better(row, self.history.best_row, kl_target):
             self.history.best, self.best_weights = epoch, _copy_weights(self.pointer)
         self.history.epochs.append(row)
+        _log(self.loggers, "epochs", epoch, row)
 
     def save_checkpoint(self, path: Path, fingerprint: str) -> None:
         """Write everything into one file, so that all of it is of one epoch."""
@@ -232,7 +240,7 @@ class _Training:
         return self.history
 
 
-def _compute_fingerprint(
+def compute_fingerprint(
     method: Method,
     seed: int,
     config: SelectorsConfig,
@@ -248,6 +256,13 @@ def _compute_fingerprint(
     for policy in (pointer, reference):
         digest.update(save(_copy_weights(policy)) if policy else b"")
     return digest.hexdigest()
+
+
+def _log(loggers: Sequence[RunLogger], table: str, number: int, row: Row) -> None:
+    """Log the row of a step or an epoch, without what identifies it."""
+    values = {name: value for name, value in row.items() if name not in ("step", "epoch", "kept") and value is not None}
+    for logger in loggers:
+        logger.log(number, {f"{table}/{name}": value for name, value in values.items()})
 
 
 def _epoch_seed(seed: int, method: Method, epoch: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from planward.core.files import write_json
+from planward.loggers import RunLogger
 from planward.training.checkpoints import Journal
 
 
@@ -32,6 +33,7 @@ class CurveLogger(TrainerCallback):
         trainer_curves: the curve's name for each key of the trainer's log to keep; all other keys, such as wall times,
             are dropped.
         compute_metrics: returns further quantities of a step.
+        loggers: of the main process; they get the same rows, but not again those that the journal holds.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class CurveLogger(TrainerCallback):
         journal: Journal,
         trainer_curves: Mapping[str, str],
         compute_metrics: Callable[[int], Mapping[str, float]] = lambda _: {},
+        loggers: Sequence[RunLogger] = (),
     ) -> None:
         self.journal = journal
         self.trainer_curves = trainer_curves
         self.compute_metrics = compute_metrics
+        self.loggers = loggers
         self.live: Live | None = None
         if PartialState().is_main_process:
             shutil.rmtree(folder, ignore_errors=True)
@@ -63,13 +67,17 @@ class CurveLogger(TrainerCallback):
         """Log quantities of a step: `step`, and a value for each."""
         self.journal.curves.append(dict(row))
         self._write(row)
+        for logger in self.loggers:
+            logger.log(row["step"], {name: value for name, value in row.items() if name != "step"})
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Write metrics.json: the last value of every curve, and `summary`."""
+        """Write metrics.json: the last value of every curve, and `summary`; end the run in every logger."""
         if self.live is not None:
             self.live.summary.update(summary)
             self.live.end()
             write_json(Path(self.live.metrics_file), self.live.summary)  # sorted: resumed or not, the same file
+        for logger in self.loggers:
+            logger.close()
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self.live is None:

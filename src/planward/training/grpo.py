@@ -7,7 +7,6 @@ Method: Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from planward.core.tasks import Messages, Task
 from planward.curriculum.draws import Slot
 from planward.curriculum.samplers import build_sampler
 from planward.inference import models
+from planward.loggers import check_installed, open_loggers
 from planward.params import Params
 from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, Journal, compute_fingerprint, restore_checkpoint
@@ -124,9 +124,11 @@ def train(
         BackendError: see `check_generation`.
         InvalidReferences: a reference completion is rejected.
         VerifierError, VerifierDisagreement, ScheduleError: see `rollouts`.
+        ParamsError: a logger's package is missing.
     """
     check_generation(params, base)
     state = init_processes()
+    check_installed(params.logging)
     rows = _validate_schedule(schedule, records, params)
     domains = len({row["domain"] for row in rows}) if params.grpo.balanced else 1
     batching = Batching.compute(
@@ -159,7 +161,8 @@ def train(
     sampler = build_sampler([Slot(**row) for row in rows], records, params)
     record, case_file = RolloutRecord(folder, journal, params.grpo.rollouts_mb), training / "disagreement.json"
     rollouts = Rollouts(task, tokenizer, records, sampler, params, journal.consumed, case_file, record)
-    curves = CurveLogger(training, journal, TRAINER_CURVES, rollouts.pop_metrics)
+    loggers = open_loggers(params.logging, run.as_dict(task.name), folder.name, params) if state.is_main_process else []
+    curves = CurveLogger(training, journal, TRAINER_CURVES, rollouts.pop_metrics, loggers)
     validation_callback = ValidationCallback(
         task,
         tokenizer,
@@ -170,13 +173,11 @@ def train(
         interval=params.validation.steps,
     )
     rows = rows[: _count_steps(params, validation_callback) * params.grpo.batch_size]
-    if params.grpo.report_to:
-        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", f"runs/{run.name}")
     trainer = RolloutTrainer(
         model=network,
         rollouts=rollouts,
         generation=params.model.generation,
-        args=_build_arguments(params, batching, len(rows) // params.grpo.batch_size, folder, run),
+        args=_build_arguments(params, batching, len(rows) // params.grpo.batch_size, folder),
         train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
         peft_config=models.build_lora_config(params.model, network),
@@ -230,13 +231,11 @@ def _count_steps(params: Params, validation: ValidationCallback) -> int:
     return params.grpo.steps if validation.stop_step is None else validation.stop_step
 
 
-def _build_arguments(params: Params, batching: Batching, steps: int, folder: Path, run: Run) -> GRPOConfig:
+def _build_arguments(params: Params, batching: Batching, steps: int, folder: Path) -> GRPOConfig:
     grpo = params.grpo
     cuda = torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(folder),
-        run_name=run.name,
-        project="planward",
         seed=params.seed,
         max_steps=steps,
         shuffle_dataset=False,
@@ -267,7 +266,7 @@ def _build_arguments(params: Params, batching: Batching, steps: int, folder: Pat
         dataloader_pin_memory=cuda,
         logging_steps=1,
         save_steps=grpo.save_steps,
-        report_to=list(grpo.report_to) or "none",
+        report_to="none",
         disable_tqdm=False,
         **build_generation_arguments(params),
     )
@@ -281,7 +280,7 @@ def _compute_fingerprint(
         "seed": params.seed,
         "prompt": identify_prompts(params.prompt),
         "model": params.model.model_dump(exclude={"vllm"}),
-        "grpo": params.grpo.model_dump(exclude={"save_steps", "report_to", *extendable}),  # these change no result
+        "grpo": params.grpo.model_dump(exclude={"save_steps", *extendable}),  # these change no result
         "validation": params.validation.model_dump(),
         "phases": [params.model_dump()[key] for key in ("curriculum", "curriculum_by_domain")],
     }

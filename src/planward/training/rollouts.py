@@ -27,7 +27,6 @@ from planward.training.replay import ReplayBuffer
 from planward.training.rollout_record import RolloutRecord
 
 Row = dict[str, Any]
-TRL_METRICS = ("reward", "entropy")  # logged by TRL itself, for the trainer's rewards and tokens
 
 
 class ScheduleError(RuntimeError):
@@ -140,10 +139,6 @@ class Rollouts:
         self._verdicts.clear()
         audited = self._audit(step, batch["slot"], pairs, verdicts)
         self._log_step(step, gather_object(self._build_log_rows(batch, original, verdicts, audited)))
-        if self.params.grpo.report_to:
-            for name, value in self._metrics[step].items():
-                if name not in TRL_METRICS:
-                    batch["log_metric"](name, value)
         return [self._compute_reward(verdict.reward, verdict.label) for verdict in verdicts]
 
     def pop_metrics(self, step: int) -> Mapping[str, float]:

@@ -23,6 +23,7 @@ from planward.core.runs import Run
 from planward.core.tasks import Task
 from planward.core.training_prompts import sample_training_prompt
 from planward.inference import models
+from planward.loggers import check_installed, open_loggers
 from planward.params import Params
 from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint
@@ -72,8 +73,10 @@ def train(
         ValueError: `sft.batch_size` is not a multiple of the processes, or a completion cannot be tokenised.
         PromptTooLong: a problem does not fit.
         InvalidReferences: a reference completion is rejected.
+        ParamsError: a logger's package is missing.
     """
     state = init_processes()
+    check_installed(params.logging)
     sft = params.sft
     batching = Batching.compute("sft.batch_size", sft.batch_size, 1, sft.micro_batch_size, state.num_processes)
     check_references(task, records)
@@ -90,7 +93,8 @@ def train(
     fingerprint = _compute_fingerprint([*records, *validation], params, base, state.num_processes)
     folder = paths.CHECKPOINTS / f"{run.name}-{fingerprint}"
     checkpoint, journal = restore_checkpoint(folder)
-    curves = CurveLogger(training, journal, TRAINER_CURVES)
+    loggers = open_loggers(params.logging, run.as_dict(task.name), folder.name, params) if state.is_main_process else []
+    curves = CurveLogger(training, journal, TRAINER_CURVES, loggers=loggers)
     validation_callback = ValidationCallback(
         task,
         tokenizer,
@@ -106,7 +110,7 @@ def train(
     stop = validation_callback.stop_step
     trainer = SftTrainer(
         model=network,
-        args=_build_arguments(params, batching, len(rows), folder, run),
+        args=_build_arguments(params, batching, len(rows), folder),
         train_dataset=Dataset.from_list(rows if stop is None else rows[: stop * sft.batch_size]),
         processing_class=tokenizer,
         peft_config=models.build_lora_config(params.model, network),
@@ -188,14 +192,12 @@ def _build_row(prompt: list[int], completion: list[int]) -> dict[str, list[int]]
     return {"input_ids": prompt + completion, "labels": [IGNORED_LABEL] * len(prompt) + completion}
 
 
-def _build_arguments(params: Params, batching: Batching, num_rows: int, folder: Path, run: Run) -> SFTConfig:
+def _build_arguments(params: Params, batching: Batching, num_rows: int, folder: Path) -> SFTConfig:
     sft = params.sft
     steps = math.ceil(num_rows / sft.batch_size)
     cuda = torch.cuda.is_available()
     return SFTConfig(
         output_dir=str(folder),
-        run_name=run.name,
-        project="planward",
         seed=params.seed,
         num_train_epochs=1,  # the rows are those of all epochs, in order
         train_sampling_strategy="sequential",

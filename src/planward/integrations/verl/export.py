@@ -235,7 +235,7 @@ def _compute_digest(params: Params, cluster: ClusterConfig, records: Sequence[Re
         "seed": params.seed,
         "prompt": identify_prompts(params.prompt),
         "model": params.model.model_dump(mode="json"),
-        "grpo": params.grpo.model_dump(mode="json", exclude={"save_steps", "report_to", *ignored}),
+        "grpo": params.grpo.model_dump(mode="json", exclude={"save_steps", *ignored}),
         "phases": params.model_dump(mode="json", include={"curriculum", "curriculum_by_domain"}),
         "gpus": [cluster.nodes, cluster.gpus_per_node],
         "records": [record.model_dump(mode="json") for record in records],

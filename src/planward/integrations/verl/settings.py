@@ -126,8 +126,8 @@ def build_settings(
         "trainer.default_local_dir": str(checkpoints),
         "trainer.test_freq": validation.steps or -1,
         "trainer.val_before_train": validation.steps > 0,
-        "trainer.logger": ["console", *grpo.report_to],
-        "trainer.project_name": "planward",
+        "trainer.logger": ["console", *params.logging.report_to],
+        "trainer.project_name": params.logging.project,
         "trainer.experiment_name": name,
     }
 

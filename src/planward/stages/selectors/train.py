@@ -11,6 +11,7 @@ from planward.core.files import open_atomic, write_json
 from planward.core.records import Record, read_records
 from planward.core.runs import Run
 from planward.curriculum.training_sets import select_balanced, select_training_set
+from planward.loggers import check_installed, open_loggers
 from planward.params import ParamsError
 from planward.selectors.config import SelectorsConfig
 from planward.selectors.dialects import load_track_task
@@ -27,11 +28,12 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
     """Write results/selectors/models/RUN/ and results/selectors/training/RUN/.
 
     Raises:
-        ParamsError: there is no such method.
+        ParamsError: there is no such method, or a logger's package is missing.
         BeamsError: the file of beams cannot be used.
     """
     if run.method not in METHODS:
         raise ParamsError(f"unknown method {run.method}; fix: choose one of {', '.join(METHODS)}")
+    check_installed(params.logging)
     import pandas as pd
     import torch
 
@@ -39,7 +41,7 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
     from planward.selectors.dataset import BeamGroup
     from planward.selectors.embeddings import read_embeddings
     from planward.selectors.frozen_model import load_frozen_model
-    from planward.selectors.loop import train_pointer
+    from planward.selectors.loop import compute_fingerprint, train_pointer
     from planward.selectors.pointer import Pointer, load_pointer, save_pointer
     from planward.selectors.pools import sample_pool
     from planward.selectors.validation import SelectorValidation
@@ -74,10 +76,15 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
     pools = {query.id: find_pool(query) for query in held_out}
     validation = SelectorValidation(task, model, tokenizer, held_out, pools, embeddings, params, config.shot_num)
     checkpoints = paths.CHECKPOINTS / run.name
-    history = train_pointer(METHODS[run.method], pointer, groups, config, run.seed, validation, reference, checkpoints)
+    method, identity = METHODS[run.method], run.as_dict("selectors")
+    digest = compute_fingerprint(method, run.seed, config, groups, pointer, reference)
+    loggers = open_loggers(params.logging, identity, f"{run.name}-{digest[:16]}", config)
+    history = train_pointer(method, pointer, groups, config, run.seed, validation, reference, checkpoints, loggers)
+    for logger in loggers:
+        logger.close()
     save_pointer(pointer, results.model(run))
     for name, table in {"steps": history.steps, "epochs": history.epochs}.items():
         with open_atomic(results.curves(run) / f"{name}.csv") as out:
             pd.DataFrame(table).to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
-    write_json(results.curves(run) / "metrics.json", {"run": run.as_dict("selectors"), **history.summarise()})
+    write_json(results.curves(run) / "metrics.json", {"run": identity, **history.summarise()})
     shutil.rmtree(checkpoints, ignore_errors=True)
