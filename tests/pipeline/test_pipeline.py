@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,6 +140,30 @@ def test_a_changed_parameter_reruns_exactly_what_depends_on_it(project: Project)
     project.run("dvc", "repro")
     assert "Nothing to be done" in project.snakemake()
     project.commit()
+
+
+def test_weights_are_a_dependency_and_what_is_written_about_them_is_none(project: Project) -> None:
+    base = project.folder / "models/base"
+    card = base / "README.md"
+    card.write_text(card.read_text() + "More.\n")
+    assert project.stale() == set()
+    shutil.copytree(base, project.folder / "models/other")
+    config = project.folder / "models/other/config.json"
+    config.write_text(config.read_text() + "\n")
+    project.edit("path: models/base ", "path: models/other ")
+    base.rename(project.folder / "models/away")
+    try:
+        loaded = project.run("dvc", "repro", "--dry", "--single-item", "sft@10-3407", "evaluate-base")
+        assert "planward sft" in loaded
+        assert "planward evaluate --method base" in loaded
+        project.run("snakemake", "--cores", "2", "--dry-run", "--until", "sft", "evaluate_base")
+    finally:
+        (project.folder / "models/away").rename(base)
+    project.run("git", "checkout", "--quiet", "HEAD", "--", *PARAMS)
+    (base / "config.json").write_text(config.read_text())
+    first = {"sft@10-3407", "evaluate-base", "transfer-evaluate-base"}
+    assert first | {f"{ECONOMY}sft@10-3407", f"{SELECTORS}embed"} <= project.stale()
+    project.run("git", "checkout", "--quiet", "HEAD", "--", "models")
 
 
 def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) -> None:

