@@ -240,9 +240,16 @@ def power(
 
 def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Ask DVC as well which stages are out of date.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Estimate memory and time of a run with the model in this folder instead, from a few steps."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list; of --model, one object.")] = False,
 ) -> None:
     """Check this machine and this folder, and say what to do. Exit status: 1 where something stops a run."""
+    if model is not None:
+        print_estimate(model, as_json)
+        return
     from planward import doctor
 
     findings = list(doctor.iter_findings(deep))
@@ -251,6 +258,22 @@ def doctor(
     else:
         Console().print(doctor.build_table(findings))
     raise typer.Exit(doctor.compute_exit_status(findings))
+
+
+def print_estimate(path: str, as_json: bool) -> None:
+    """Print what a run with the model at `path` and the present parameters takes."""
+    limit_threads()
+    from planward.estimation.estimate import estimate_model, render_estimate
+
+    with report_errors():
+        settings = load_params()
+        estimate = estimate_model(path, settings)
+        if as_json:
+            print(json.dumps(estimate.as_dict()))
+            return
+        console = Console()
+        for part in render_estimate(estimate, settings):
+            console.print(part, highlight=False)
 
 
 def params(
