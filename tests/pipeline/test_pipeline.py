@@ -170,11 +170,12 @@ def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) ->
     after = {"compare", "report"}
     tracks = {"track@selectors", "track@economy"}
     project.lay_over("seeds: [3407, 1]")
-    trained = {"schedule@10-1", "sft@10-1", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
+    trained = {"schedule@10-1", "sft@10-1", "start@10-1-from0", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
     trained |= {"transfer-evaluate@sft-10-1", "transfer-evaluate@grpo-10-1", "transfer-compare"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     selectors = {f"{SELECTORS}{stage}" for stage in ("sft@10-1", "rce@10-1", "grpo@10-1", "evaluate@10-1", "compare")}
     economy = {f"{ECONOMY}{stage}@10-1" for stage in ("schedule", "sft", "grpo")}
+    economy |= {f"{ECONOMY}start@10-1-from0"}
     economy |= {f"{ECONOMY}{stage}" for stage in ("evaluate@sft-10-1", "evaluate@grpo-10-1", "compare", "analyse")}
     assert project.stale() - tracks == trained | variant | selectors | economy | after
 
@@ -183,6 +184,12 @@ def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) ->
     assert project.stale() == variant | after
     project.lay_over("ablations: {run: []}")
     assert project.stale() == after
+
+    project.lay_over("grpo: {from: base}\nsft: {epochs: 3}")
+    plan = project.run("dvc", "repro", "--dry", "grpo@10-3407")
+    stages = [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")]
+    assert stages == ["start@10-3407-from0", "grpo@10-3407"]
+    project.run("git", "checkout", *PARAMS)
 
     uniform = "ablations: {run: [uniform], variants: {uniform: {curriculum: [{until: 1.0, easy: %s, hard: 0.33}]}}}"
     project.lay_over(uniform % "0.33, medium: 0.34")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from planward.core.paths import MODELS
-from planward.params import ParamsError
+from planward.core.paths import MODELS, results
+from planward.core.runs import Run
+from planward.params import Params, ParamsError
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -14,6 +16,13 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def hub_folder(name: str) -> Path:
     """Where the model ORG/NAME of a hub is fetched to: models/name."""
     return MODELS / name.rpartition("/")[2].lower()
+
+
+def find_start_weights(params: Params, run: Run) -> str:
+    """The folder that `grpo.from` names for a run of GRPO."""
+    if params.grpo.start == "sft":
+        return str(results(params.task).model(replace(run, method="sft")))
+    return params.model.path if params.grpo.start == "base" else params.grpo.start
 
 
 def check_model_folder(path: str, source: str = "") -> None:

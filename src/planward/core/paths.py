@@ -74,6 +74,10 @@ class Results:
     def schedule(self, run: Run) -> Path:
         return self.schedules / f"{run.name}.parquet"
 
+    def start(self, run: Run) -> Path:
+        """What the weights are that GRPO starts from, by content."""
+        return self.root / "starts" / f"{run.size}-{run.seed}.json"
+
     def model(self, run: Run) -> Path:
         return self.models / run.name
 
