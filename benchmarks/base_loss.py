@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--steps", type=int, default=700)
     steps = parser.parse_args().steps
-    params, tokens = load_base_config(Path("models/base/params.yaml")), build_vocabulary()
+    params, tokens = load_base_config(Path("models/params.yaml")), build_vocabulary()
     tokenizer, phase = build_tokenizer(tokens, 2 * params.long_sequence), params.phases[-1]
     held_out = params.model_copy(
         update={

@@ -41,7 +41,7 @@ VARIANTS = {  # sequence length, bfloat16, logits of all tokens, attention
 
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    params = load_base_config(BASE / "params.yaml")
+    params = load_base_config(BASE.parent / "params.yaml")
     tokenizer = build_tokenizer(build_vocabulary(), 2 * params.long_sequence)
     torch.manual_seed(params.seed)
     model = LlamaForCausalLM(AutoConfig.from_pretrained(BASE))

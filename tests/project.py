@@ -29,8 +29,7 @@ class Project:
             if name and (ROOT / name).is_file() and not name.endswith("dvc.lock"):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name)
-        for model in ("base", "economy"):
-            shutil.copyfile(ROOT / f"models/{model}/dvc.lock", folder / f"models/{model}/dvc.lock")
+        shutil.copyfile(ROOT / "models/dvc.lock", folder / "models/dvc.lock")
         self.run("git", "init", "--quiet")
         self.commit()
 

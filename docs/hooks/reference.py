@@ -88,7 +88,7 @@ def _render_keys(model: Any, values: CommentedMap, names: list[str] | None = Non
 def _iter_rows(
     model: Any, values: CommentedMap, prefix: str, names: list[str] | None = None
 ) -> Iterator[tuple[str, ...]]:
-    for name, field in model.model_fields.items():
+    for name, field in ((field.alias or name, field) for name, field in model.model_fields.items()):
         if name not in values or (names is not None and name not in names):
             continue
         if _is_section(field) and isinstance(values[name], CommentedMap) and not values[name].fa.flow_style():

@@ -27,7 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from planward import val
-from planward.core.paths import WORKFLOW, list_tracks, params_file
+from planward.core.model_folders import check_model_folder
+from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file
 from planward.core.recipes import apply_recipe, check_params
 from planward.core.registry import load_params, task_names
 from planward.core.verdicts import Label, VerifierError
@@ -278,8 +279,8 @@ def inspect_models(params: Mapping[str, Params]) -> Finding:
     """Whether shipped weights are the files that their pipelines made, and whether the parameters' models are here."""
     import yaml
 
-    wrong = []
-    for lock in sorted(Path("models").glob("*/dvc.lock")):
+    wrong, lock = [], MODELS / "dvc.lock"
+    if lock.exists():
         for out in (out for stage in yaml.safe_load(lock.read_bytes())["stages"].values() for out in stage["outs"]):
             path = Path(out["path"])
             if not path.exists():
@@ -287,13 +288,14 @@ def inspect_models(params: Mapping[str, Params]) -> Finding:
             elif md5(path.read_bytes()).hexdigest() != out["md5"]:
                 wrong.append(f"{path} is not the file that {lock} names")
     if wrong:
-        fix = "git checkout models; if you rebuilt it, dvc commit in its folder"
+        fix = f"git checkout {MODELS}; if you rebuilt it, dvc commit {MODELS}/dvc.yaml"
         return Finding("models", "fail", "; ".join(wrong), fix)
     for task, settings in params.items():
-        name = settings.model.path
-        if name.startswith((".", "/", "models/")) and not Path(name).exists():
-            text = f"{params_file(task)}: model.path: no folder {name}"
-            return Finding("models", "fail", text, "correct model.path, or fetch the weights")
+        try:
+            check_model_folder(settings.model.path, f"{params_file(task)}: model.path")
+        except ParamsError as error:
+            text, _, fix = str(error).partition("; fix: ")
+            return Finding("models", "fail", text, fix)
     return Finding("models", "ok", "shipped weights are the files that their pipelines made")
 
 

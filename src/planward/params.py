@@ -43,9 +43,9 @@ class ParamsError(ValueError):
 
 
 class Section(BaseModel):
-    """A section of a parameter file: unknown keys and wrong types are errors."""
+    """A section of a parameter file: unknown keys and wrong types are errors. Written with the file's keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -184,6 +184,7 @@ class AdaptiveConfig(Section):
 
 
 class GrpoConfig(Section):
+    start: str = Field(default="sft", alias="from", min_length=1)
     steps: int = Field(gt=0)
     batch_size: int = Field(gt=0)
     num_generations: int = Field(ge=2)
@@ -210,6 +211,13 @@ class GrpoConfig(Section):
     save_steps: int = Field(gt=0)
     extendable: bool
     rollouts_mb: float = Field(ge=0)
+
+    @field_validator("start")
+    @classmethod
+    def check_start(cls, start: str) -> str:
+        if start.startswith("/"):
+            raise ValueError("must be sft, base or a folder relative to the project's root")
+        return start
 
     @model_validator(mode="after")
     def check_domain_weights(self) -> GrpoConfig:
@@ -333,7 +341,12 @@ class Params(Section):
                 "or leave ablations.run empty"
             )
         for name in self.ablations.variants:
-            self.variant(name)
+            start = self.variant(name).grpo.start
+            if start not in ("base", self.grpo.start):
+                raise ValueError(
+                    f"ablations.variants.{name}.grpo.from: a variant starts from base or as grpo does, from "
+                    f"{self.grpo.start} (got {start}): the pipeline tracks no other weights"
+                )
         return self
 
     @model_validator(mode="after")

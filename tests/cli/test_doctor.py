@@ -37,6 +37,9 @@ def copied_project(project: Path) -> Path:
     """The project without results, under Git and DVC."""
     for name in ("params.yaml", "dvc.yaml", "dvc.lock", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, project)
+    (project / "models").mkdir()
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml"):
+        shutil.copy(ROOT / "models" / name, project / "models")
     for name in ("models/base", "models/economy", "workflow"):
         shutil.copytree(ROOT / name, project / name)
     subprocess.run(["git", "init", "--quiet"], check=True)

@@ -141,7 +141,7 @@ def build_exported_run(params: Params, project: Path) -> ExportedRun:
             stage.run(params)
         schedule.run(params, RUN)
         model = paths.results(params.task).model(Run("sft", SIZE, SEED))
-        shutil.copytree(ROOT / "models/base", model, ignore=shutil.ignore_patterns("*.md", "dvc.*", "params.yaml"))
+        shutil.copytree(ROOT / "models/base", model, ignore=shutil.ignore_patterns("*.md"))
         folder = export_run(params, RUN, CLUSTER).resolve()
     params = params.model_copy(update={"seed": SEED})
     return ExportedRun(project, params, load_task(params, folder / "problems"), folder)

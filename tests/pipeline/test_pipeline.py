@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,15 +142,40 @@ def test_a_changed_parameter_reruns_exactly_what_depends_on_it(project: Project)
     project.commit()
 
 
+def test_weights_are_a_dependency_and_what_is_written_about_them_is_none(project: Project) -> None:
+    base = project.folder / "models/base"
+    card = base / "README.md"
+    card.write_text(card.read_text() + "More.\n")
+    assert project.stale() == set()
+    shutil.copytree(base, project.folder / "models/other")
+    config = project.folder / "models/other/config.json"
+    config.write_text(config.read_text() + "\n")
+    project.edit("path: models/base ", "path: models/other ")
+    base.rename(project.folder / "models/away")
+    try:
+        loaded = project.run("dvc", "repro", "--dry", "--single-item", "sft@10-3407", "evaluate-base")
+        assert "planward sft" in loaded
+        assert "planward evaluate --method base" in loaded
+        project.run("snakemake", "--cores", "2", "--dry-run", "--until", "sft", "evaluate_base")
+    finally:
+        (project.folder / "models/away").rename(base)
+    project.run("git", "checkout", "--quiet", "HEAD", "--", *PARAMS)
+    (base / "config.json").write_text(config.read_text())
+    first = {"sft@10-3407", "evaluate-base", "transfer-evaluate-base"}
+    assert first | {f"{ECONOMY}sft@10-3407", f"{SELECTORS}embed"} <= project.stale()
+    project.run("git", "checkout", "--quiet", "HEAD", "--", "models")
+
+
 def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) -> None:
     after = {"compare", "report"}
     tracks = {"track@selectors", "track@economy"}
     project.lay_over("seeds: [3407, 1]")
-    trained = {"schedule@10-1", "sft@10-1", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
+    trained = {"schedule@10-1", "sft@10-1", "start@10-1-from0", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
     trained |= {"transfer-evaluate@sft-10-1", "transfer-evaluate@grpo-10-1", "transfer-compare"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     selectors = {f"{SELECTORS}{stage}" for stage in ("sft@10-1", "rce@10-1", "grpo@10-1", "evaluate@10-1", "compare")}
     economy = {f"{ECONOMY}{stage}@10-1" for stage in ("schedule", "sft", "grpo")}
+    economy |= {f"{ECONOMY}start@10-1-from0"}
     economy |= {f"{ECONOMY}{stage}" for stage in ("evaluate@sft-10-1", "evaluate@grpo-10-1", "compare", "analyse")}
     assert project.stale() - tracks == trained | variant | selectors | economy | after
 
@@ -158,6 +184,12 @@ def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) ->
     assert project.stale() == variant | after
     project.lay_over("ablations: {run: []}")
     assert project.stale() == after
+
+    project.lay_over("grpo: {from: base}\nsft: {epochs: 3}")
+    plan = project.run("dvc", "repro", "--dry", "grpo@10-3407")
+    stages = [line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")]
+    assert stages == ["start@10-3407-from0", "grpo@10-3407"]
+    project.run("git", "checkout", *PARAMS)
 
     uniform = "ablations: {run: [uniform], variants: {uniform: {curriculum: [{until: 1.0, easy: %s, hard: 0.33}]}}}"
     project.lay_over(uniform % "0.33, medium: 0.34")

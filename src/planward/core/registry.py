@@ -32,7 +32,7 @@ TASKS = {
 # From parameters and paths of a task to its tables by file name, and their metrics.
 AnalysisFunction = Callable[[Any, paths.Results], "tuple[dict[str, pd.DataFrame], dict[str, Any]]"]
 
-# From parameters, a seed and the task's own keys of models/TASK/params.yaml to the training data of an adapter.
+# From parameters, a seed and the task's own keys of models/params.yaml to the training data of an adapter.
 AdapterFunction = Callable[[Any, int, Mapping[str, Any]], AdapterSources]
 
 

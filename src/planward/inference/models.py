@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from planward.core.model_folders import check_model_folder
 from planward.params import ModelConfig
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def choose_backend(model: ModelConfig) -> Backend:
 
 
 def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, training: bool = True) -> tuple[Any, Any]:
-    """Load the weights and tokenizer at `path` (a folder of safetensors, or the name of a model on a hub).
+    """Load the weights and tokenizer in the folder `path`.
 
     Returns the network and its tokenizer. On a CPU the weights are float32; with `model.precision` bfloat16 they are
     bfloat16 outside of training, which keeps float32 weights under autocast. Under Unsloth the network already has its
@@ -58,7 +59,11 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
         max_tokens: of prompt and completion together; Unsloth allocates for it.
         seed: of the adapter's initial weights, under Unsloth.
         training: the weights will be trained.
+
+    Raises:
+        ParamsError: there is no such folder.
     """
+    check_model_folder(path)
     if choose_backend(model) == "unsloth":
         return _load_unsloth(model, path, max_tokens, seed)
     import torch
@@ -77,7 +82,11 @@ def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) ->
     """Load the network at `path`; a LoRA adapter is merged into the weights that it names as its base.
 
     If the adapter's tokenizer has more words than its base, the adapter provides their embeddings.
+
+    Raises:
+        ParamsError: `path` or an adapter's base is no folder.
     """
+    check_model_folder(path)
     import torch
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer

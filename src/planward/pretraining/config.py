@@ -1,4 +1,4 @@
-"""Parameters of the shipped models: models/base/params.yaml and models/TASK/params.yaml."""
+"""Parameters of the shipped models: models/params.yaml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PhaseConfig(Section):
 
 
 class BaseModelConfig(Section):
-    """models/base/params.yaml, section `base`."""
+    """Section `base` of models/params.yaml."""
 
     seed: int = Field(ge=0)
     base_share: float = Field(gt=0, le=1)
@@ -47,7 +47,7 @@ class BaseModelConfig(Section):
 
 
 class AdapterTrainingConfig(Section):
-    """models/TASK/params.yaml, section `adapter`, without the keys of the task itself."""
+    """Section TASK of models/params.yaml, without the keys of the task itself."""
 
     base: str
     seed: int = Field(ge=0)
@@ -62,17 +62,17 @@ class AdapterTrainingConfig(Section):
 
 
 def load_base_config(path: Path) -> BaseModelConfig:
-    """Read models/base/params.yaml; raises ParamsError as `validate_section` does."""
+    """Read section `base` of models/params.yaml; raises ParamsError as `validate_section` does."""
     return validate_section(BaseModelConfig, (read_yaml(path) or {}).get("base"), f"{path}, section base")
 
 
-def load_adapter_config(path: Path) -> tuple[AdapterTrainingConfig, dict[str, Any]]:
-    """Read models/TASK/params.yaml; returns the remaining keys as well, which the task validates.
+def load_adapter_config(path: Path, task: str) -> tuple[AdapterTrainingConfig, dict[str, Any]]:
+    """Read the task's section of models/params.yaml; returns the remaining keys as well, which the task validates.
 
     Raises:
         ParamsError: as `validate_section`.
     """
-    raw = (read_yaml(path) or {}).get("adapter") or {}
+    raw = (read_yaml(path) or {}).get(task) or {}
     shared = {key: value for key, value in raw.items() if key in AdapterTrainingConfig.model_fields}
-    config = validate_section(AdapterTrainingConfig, shared, f"{path}, section adapter")
+    config = validate_section(AdapterTrainingConfig, shared, f"{path}, section {task}")
     return config, {key: value for key, value in raw.items() if key not in shared}

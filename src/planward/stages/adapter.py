@@ -1,10 +1,9 @@
-"""Stage `adapter`: teach models/base the words of a task. Its own pipeline: models/TASK/dvc.yaml."""
+"""Stage `adapter`: teach models/base the words of a task. Its own pipeline: models/dvc.yaml."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -17,7 +16,6 @@ from planward.core.registry import task_spec
 from planward.params import Params, ParamsError
 from planward.pretraining.config import AdapterTrainingConfig, load_adapter_config
 
-MODELS = Path("models")
 BATCH_SIZE = 64  # prompts completed at once, for the metrics
 
 
@@ -25,7 +23,7 @@ def run(params: Params) -> None:
     """Write models/TASK: an adapter on models/base that completes the task's compact prompts in the required form.
 
     Raises:
-        ParamsError: the task has no adapter, or models/TASK/params.yaml is wrong.
+        ParamsError: the task has no adapter, or models/params.yaml is wrong.
     """
     load_adapter = task_spec(params.task).load_adapter
     if load_adapter is None:
@@ -33,8 +31,8 @@ def run(params: Params) -> None:
     from planward.inference import models
     from planward.pretraining import adapter
 
-    folder, checkpoints = MODELS / params.task, paths.CHECKPOINTS / params.task
-    config, options = load_adapter_config(folder / "params.yaml")
+    folder, checkpoints = paths.MODELS / params.task, paths.CHECKPOINTS / params.task
+    config, options = load_adapter_config(paths.MODELS / "params.yaml", params.task)
     sources = load_adapter()(params, config.seed, options)
     network, tokenizer = adapter.train_adapter(sources.training, sources.words, config, checkpoints)
     metrics = {

@@ -1,15 +1,14 @@
-"""Stage `base`: train the shipped tiny model from scratch. Its own pipeline: models/base/dvc.yaml."""
+"""Stage `base`: train the shipped tiny model from scratch. Its own pipeline: models/dvc.yaml."""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 from planward.core import paths
 from planward.core.files import write_json
 from planward.pretraining.config import load_base_config
 
-FOLDER = Path("models/base")
+FOLDER = paths.MODELS / "base"
 
 
 def run() -> None:
@@ -17,7 +16,7 @@ def run() -> None:
     from planward.pretraining.base_model import pretrain
     from planward.pretraining.held_out import compute_held_out_metrics
 
-    config, checkpoints = load_base_config(FOLDER / "params.yaml"), paths.CHECKPOINTS / "base"
+    config, checkpoints = load_base_config(paths.MODELS / "params.yaml"), paths.CHECKPOINTS / "base"
     model, tokenizer = pretrain(config, checkpoints)
     model.save_pretrained(FOLDER)
     tokenizer.save_pretrained(FOLDER)

@@ -1,10 +1,9 @@
-"""Stage `grpo`: train the fine-tuned model on the verifier's rewards, in the schedule's order."""
+"""Stage `grpo`: train the weights that `grpo.from` names on the verifier's rewards, in the schedule's order."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from planward.core import paths
+from planward.core.model_folders import find_start_weights
 from planward.core.records import read_records
 from planward.core.registry import load_task
 from planward.core.runs import Run
@@ -13,7 +12,7 @@ from planward.params import Params
 
 
 def run(params: Params, run: Run) -> None:
-    """Read score/{train,validation}.jsonl, schedules/RUN.parquet and the SFT model of that size and seed.
+    """Read score/{train,validation}.jsonl, schedules/RUN.parquet and the weights of `grpo.from`.
 
     Writes models/RUN/ and training/RUN/. A variant of `ablations` runs with its own parameters.
     """
@@ -31,7 +30,7 @@ def run(params: Params, run: Run) -> None:
         select_training_set(read_records(results.score / "train.jsonl"), run.size),
         pq.read_table(results.schedule(run)).to_pylist(),
         varied,
-        base=str(results.model(replace(run, method="sft"))),
+        base=find_start_weights(varied, run),
         model=results.model(run),
         training=results.curves(run),
         run=run,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
 from planward.core import paths
 from planward.core.files import write_json
+from planward.core.hashing import compute_md5
 
 UNLISTED = ("models", "timing")  # the page shows no weights, and times differ between equal runs
 
@@ -18,13 +16,8 @@ def run(track: str) -> None:
     """
     root = paths.RESULTS / track
     files = {
-        path.as_posix(): _compute_md5(path)
+        path.as_posix(): compute_md5(path)
         for path in sorted(root.rglob("*"))
         if path.is_file() and path.relative_to(root).parts[0] not in UNLISTED
     }
     write_json(paths.results().tracks / f"{track}.json", {"track": track, "files": files})
-
-
-def _compute_md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from planward import __version__
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
 from planward.core.prompt_templates import identify_prompts
+from planward.core.model_folders import find_start_weights
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
 from planward.core.runs import Run
@@ -62,7 +62,7 @@ class FolderInUse(ValueError):
 def export_run(params: Params, run: Run, cluster: ClusterConfig, folder: Path | None = None) -> Path:
     """Export a run to a folder, replacing an earlier export; return the folder. It is written completely or not at all.
 
-    Reads the task's results: score/{train,validation}.jsonl, schedules/RUN.parquet, problems/, models/sft-N-SEED.
+    Reads the task's results: score/{train,validation}.jsonl, schedules/RUN.parquet, problems/; and `grpo.from`.
 
     Args:
         params: of the task.
@@ -82,7 +82,7 @@ def export_run(params: Params, run: Run, cluster: ClusterConfig, folder: Path | 
     results = paths.results(params.task)
     folder = results.export(run) if folder is None else folder
     partial = _prepare_folder(folder)
-    base = results.model(replace(run, method="sft"))
+    base = Path(find_start_weights(params, run))
     records = select_training_set(read_records(_require(results.score / "train.jsonl")), run.size)
     problems = select_balanced(read_records(_require(results.score / "validation.jsonl")), params.validation.problems)
     schedule = pq.read_table(_require(results.schedule(run))).to_pylist()

@@ -22,7 +22,7 @@ MAX_COMPLETION_TOKENS = 12
 
 
 class PopulationConfig(Section):
-    """The economy's own keys of section `adapter` in models/economy/params.yaml."""
+    """The economy's own keys of section `economy` in models/params.yaml."""
 
     households: int = Field(gt=0)
     months: int = Field(gt=0)
@@ -35,7 +35,7 @@ def build_adapter_sources(params: EconomyParams, seed: int, options: Mapping[str
         seed: of the first, plus one of the second; not the seed of params.yaml, which the problems come from.
         options: the keys of `PopulationConfig`.
     """
-    population = validate_section(PopulationConfig, options, "models/economy/params.yaml, section adapter")
+    population = validate_section(PopulationConfig, options, "models/params.yaml, section economy")
     simulator = params.economy.simulator.model_copy(update=population.model_dump())
     economy = params.economy.model_copy(update={"simulator": simulator})
     training, held_out = (
