@@ -202,7 +202,7 @@ def _measure_training(
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with (
             hooks,
-            torch.autocast(network.device.type, torch.bfloat16, enabled=cuda or params.model.precision == "bfloat16"),
+            torch.autocast(network.device.type, torch.bfloat16, enabled=models.uses_bfloat16(params.model)),
         ):
             loss = network(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
         loss.backward()
