@@ -200,7 +200,10 @@ def _measure_training(
     def step() -> None:
         kept.clear()
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-        with hooks, torch.autocast("cuda", torch.bfloat16, enabled=cuda):
+        with (
+            hooks,
+            torch.autocast(network.device.type, torch.bfloat16, enabled=models.uses_bfloat16(params.model)),
+        ):
             loss = network(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
         loss.backward()
         optimizer.step()

@@ -13,7 +13,7 @@ from planward.core import paths
 from planward.core.prompts import encode_completion, encode_prompt, fit_prompt
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
-from planward.core.tasks import Task
+from planward.core.tasks import Messages, Task
 from planward.core.training_prompts import sample_training_prompt
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.params import Params
@@ -70,11 +70,11 @@ def measure_problems(
     task: Task, tokenizer: Any, splits: dict[str, list[Record]], params: Params, source: str
 ) -> Workload:
     """Count the tokens of a sample of each split's prompts, with the worked examples that the parameters ask for."""
-    seed, limit = str(params.seed), params.prompt.max_tokens
+    seed = str(params.seed)
     train = select_training_set(splits["train"], params.dataset_sizes[-1])
     pool = select_training_set(splits["train"], params.dataset_sizes[0])
     sample = select_balanced(train, SAMPLE)
-    draw = partial(sample_training_prompt, task, tokenizer, records=train, seed=seed, max_tokens=limit)
+    draw = partial(sample_training_prompt, task, tokenizer, records=train, seed=seed, config=params.prompt)
     sequences = []
     for problem in sample:
         prompt = draw(problem, shot_range=params.sft.shots, rename=params.sft.renaming)
@@ -83,10 +83,13 @@ def measure_problems(
     shots = (params.grpo.shots, params.grpo.shots)
     grpo = [len(draw(problem, shot_range=shots, rename=params.grpo.renaming).ids) for problem in sample]
 
+    def encode(prompt: str | Messages) -> list[int]:
+        return encode_prompt(tokenizer, prompt, params.prompt.chat_template_options)
+
     def count_tokens(problem: Record, shot_num: int) -> int:
         examples = task.select_examples(problem, pool, shot_num, seed)
-        prompt, _ = fit_prompt(task, problem, examples, lambda text: len(encode_prompt(tokenizer, text)), limit)
-        return len(encode_prompt(tokenizer, prompt))
+        prompt, _ = fit_prompt(task, problem, examples, lambda text: len(encode(text)), params.prompt.max_tokens)
+        return len(encode(prompt))
 
     def average(problems: Sequence[Record], shot_num: int) -> float:
         return fmean(count_tokens(problem, shot_num) for problem in problems)

@@ -17,8 +17,8 @@ from tqdm import tqdm
 from planward import __version__
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
-from planward.core.prompt_templates import identify_prompts
 from planward.core.model_folders import find_start_weights
+from planward.core.prompt_templates import identify_prompts
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
 from planward.core.runs import Run
