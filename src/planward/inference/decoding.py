@@ -42,6 +42,8 @@ def generate_greedy(
     `decode` does not support use their own `generate`.
     """
     model.eval()
+    if not hasattr(model, "save_pretrained_merged"):  # an adapter of PEFT, not of Unsloth, needs no wrapper
+        model = getattr(model, "get_base_model", lambda: model)()
     use_decode = _supports_decode(model)
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
