@@ -14,7 +14,8 @@ def run(params: Params, run: Run) -> None:
     """Read score/{train,validation}.jsonl; write models/RUN/ and training/RUN/."""
     from planward.inference import models
 
-    models.choose_backend(params.model)  # Unsloth patches TRL, which the trainer imports
+    if models.choose_backend(params.model) == "unsloth":  # patches TRL, which the trainer imports
+        params.check_unsloth()
     from planward.training import sft
 
     results = paths.results(params.task)
