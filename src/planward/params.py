@@ -332,24 +332,6 @@ class Params(Section):
             raise ParamsError("; ".join(faults)) from None
         return varied.model_copy(update={"ablations": self.ablations})
 
-    def check_unsloth(self) -> None:
-        """Raise ParamsError if Unsloth's GRPO (2026.10.7) would ignore a parameter of a run or use another value."""
-        faults = []
-        for name in ("grpo", *self.ablations.run):
-            grpo = self.variant(name).grpo
-            section = "grpo" if name == "grpo" else f"ablations.variants.{name}.grpo"
-            if grpo.temperatures is not None:
-                faults.append(f"{section}.temperatures: Unsloth's loss knows one temperature; fix: null")
-            if grpo.loss_type == "dr_grpo" and grpo.scale_rewards == "group":
-                faults.append(f"{section}.scale_rewards: under dr_grpo Unsloth does not scale rewards; fix: none")
-            if grpo.beta and self.model.keeps_adapter:
-                faults.append(
-                    f"{section}.beta: Unsloth's KL term would be against the weights below the adapter, not the SFT "
-                    "model; fix: 0.0, or model.lora.merge: true"
-                )
-        if faults:
-            raise ParamsError("; ".join(faults))
-
     @model_validator(mode="after")
     def check_variants(self) -> Self:
         if self.ablations.run and self.ablations.dataset_size not in self.dataset_sizes:

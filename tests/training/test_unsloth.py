@@ -2,86 +2,97 @@
 
 from __future__ import annotations
 
-import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
-from chat_project import SEED, SIZE, ChatProject
+import chat_runs
+from chat_runs import BASE, GRPO, SFT
+from planward.core.paths import results
+from planward.inference.models import BackendError
+from planward.stages import evaluate
+from planward.tasks.planning.config import PlanningParams
+from planward.training.generation import check_generation
+from support import ROOT, merge_values
 
 pytestmark = pytest.mark.skipif(find_spec("unsloth") is None, reason="the extra `gpu` is not installed")
-RUN = ("--size", str(SIZE), "--seed", str(SEED))
-LORA = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
-# Unsloth asks torch for the GPU's name and memory even with UNSLOTH_ALLOW_CPU, and then leaves TRL's trainers as they
-# are: here it gets an answer, and replaces them as it does on a GPU.
-PRELUDE = """
-import os
-from types import SimpleNamespace
-
-import torch
-
-torch.cuda.get_device_properties = lambda *_: SimpleNamespace(name="CPU", total_memory=2**33, major=8, minor=0)
-torch.cuda.current_device = lambda: "cpu"
-
-import unsloth
-from unsloth.models.rl import PatchFastRL
-
-os.environ["UNSLOTH_ALLOW_CPU"] = "0"
-PatchFastRL()
-os.environ["UNSLOTH_ALLOW_CPU"] = "1"
-"""
-ENVIRONMENT = {"UNSLOTH_ALLOW_CPU": "1", "UNSLOTH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+Builder = Callable[..., PlanningParams]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> ChatProject:
-    """A project with a model of SFT and one of GRPO."""
-    project = ChatProject(tmp_path_factory.mktemp("unsloth"))
-    project.write_params(model={"backend": "unsloth", "lora": LORA})
-    for stage in ("sft", "grpo"):
-        run(project, stage, *RUN)
-    return project
+def build_params(small: Builder) -> Builder:
+    def build_params(merge: bool = True, **grpo: Any) -> PlanningParams:
+        lora = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": "all-linear", "merge": merge}
+        sections = {"model": {"path": BASE, "backend": "unsloth", "lora": lora}, "grpo": grpo}
+        return small(**merge_values(chat_runs.SECTIONS, sections))
+
+    return build_params
 
 
-def run(project: ChatProject, *arguments: str) -> str:
-    done = project.run(*arguments, prelude=PRELUDE, **ENVIRONMENT)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def test_sft_and_grpo_change_the_weights(project: ChatProject) -> None:
-    models = project.folder / "results/models"
-    base, sft, grpo = (
-        load_weights(folder)
-        for folder in (project.folder / "model", models / f"sft-{SIZE}-{SEED}", models / f"grpo-{SIZE}-{SEED}")
+def train(params: PlanningParams, folder: Path) -> None:
+    """Prepare, train and evaluate in a process where Unsloth is imported first."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/unsloth_run.py", params.model_dump_json(exclude={"task"})],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
+    assert done.returncode == 0, done.stdout
+
+
+def test_merged_models_load_in_transformers(
+    build_params: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = build_params()
+    train(params, tmp_path)
+    assert "grpo_accumulated_loss" in Path("unsloth_compiled_cache/UnslothGRPOTrainer.py").read_text()
+    base, sft, grpo = (load_file(Path(path, "model.safetensors")) for path in (BASE, *map(results().model, (SFT, GRPO))))
     for before, after in ((base, sft), (sft, grpo)):
         assert before.keys() == after.keys()
         changed = {name for name in before if not torch.equal(before[name], after[name])}
-        assert {name for name in before if "proj" in name} == changed
+        assert changed == {name for name in before if "proj" in name}
+    chat_runs.check_outputs()
+
+    answers = results().answers(GRPO)
+    predictions = answers.read_text()
+    answers.unlink()
+    evaluate.run(params.model_copy(update={"model": params.model.model_copy(update={"backend": "transformers"})}), GRPO)
+    assert answers.read_text() == predictions
 
 
-def test_grpo_trains_on_the_schedule_in_unsloths_own_loss(project: ChatProject) -> None:
-    rows = pq.read_table(project.folder / f"results/training/grpo-{SIZE}-{SEED}/consumed.parquet").to_pylist()
-    assert [(row["step"], row["slot"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert any(len(set(row["rewards"])) > 1 for row in rows)
-    assert "grpo_accumulated_loss" in (project.folder / "unsloth_compiled_cache/UnslothGRPOTrainer.py").read_text()
+def test_grpo_continues_the_adapter_of_sft(
+    build_params: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(build_params(merge=False), tmp_path)
+    sft, grpo = (load_file(results().model(run) / "adapter_model.safetensors") for run in (SFT, GRPO))
+    assert sft.keys() == grpo.keys()
+    assert all(not torch.equal(sft[name], grpo[name]) for name in sft)
+    chat_runs.check_outputs()
 
 
-def test_merged_model_loads_in_transformers_and_is_evaluated(project: ChatProject) -> None:
-    folder = project.folder / f"results/models/grpo-{SIZE}-{SEED}"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    assert model.dtype == torch.float32
-    run(project, "evaluate", "--method", "grpo", *RUN)
-    metrics: dict[str, Any] = json.loads((project.folder / f"results/predictions/grpo-{SIZE}-{SEED}.json").read_text())
-    assert metrics["run"]["method"] == "grpo"
+@pytest.mark.parametrize(
+    ("merge", "grpo", "message"),
+    [
+        (True, {"temperatures": {"easy": 0.8, "medium": 1.0, "hard": 1.2}}, r"grpo\.temperatures: null"),
+        (True, {"loss_type": "dr_grpo", "scale_rewards": "group"}, r"grpo\.scale_rewards: none"),
+        (False, {"beta": 0.01}, r"grpo\.beta: 0\.0, or model\.lora\.merge: true"),
+    ],
+)
+def test_what_unsloth_would_ignore_is_refused(
+    build_params: Builder, monkeypatch: pytest.MonkeyPatch, merge: bool, grpo: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("planward.training.generation.choose_backend", lambda model: model.backend)
+    with pytest.raises(BackendError, match=rf"model\.backend: unsloth needs {message}"):
+        check_generation(build_params(merge, **grpo), BASE)

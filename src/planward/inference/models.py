@@ -57,8 +57,8 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
 
     Returns the network and its tokenizer. On a CPU the weights are float32; with `model.precision` bfloat16 they are
     bfloat16 outside of training, which keeps float32 weights under autocast. Under Unsloth the network already has its
-    LoRA adapter; under Transformers the trainer adds it (`build_lora_config`). An adapter at `path` is merged, but
-    stays on top of 4-bit weights and under Unsloth: training continues it.
+    LoRA adapter; under Transformers the trainer adds it (`build_lora_config`). An adapter at `path` is merged; on 4-bit
+    weights and under Unsloth it stays an adapter, which training continues.
 
     Args:
         max_tokens: of prompt and completion together; Unsloth allocates for it.
@@ -67,8 +67,7 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
 
     Raises:
         ParamsError: there is no such folder.
-        BackendError: see `choose_backend`; or the adapter at `path` is on another one, or is to be trained with another
-            rank or alpha.
+        BackendError: see `choose_backend`; or the adapter at `path` cannot be continued.
     """
     check_model_folder(path)
     backend = choose_backend(model)
@@ -83,7 +82,7 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
     disable_progress_bar()  # of reading and writing weights; training has its own
     half = (model.precision == "bfloat16" and not training) or (model.lora is not None and _has_cuda())
     if model.load_in_4bit:
-        network = _load_4bit(path, model.attention)
+        network = _load_4bit(model, path, training=training)
     else:
         network = load_weights(path, torch.bfloat16 if half else torch.float32, model.attention)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -96,7 +95,7 @@ def has_adapter(path: str) -> bool:
     return (Path(path) / "adapter_config.json").exists()
 
 
-def load_weights(path: str, dtype: torch.dtype | Literal["auto"], attention: str | None = None) -> Any:
+def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) -> Any:
     """Load the network at `path`; a LoRA adapter is merged into the weights that it names as its base.
 
     If the adapter's tokenizer has more words than its base, the adapter provides their embeddings.
@@ -184,61 +183,62 @@ def cast_adapter(network: Any) -> None:
 
 
 def _check_adapter(model: ModelConfig, path: str) -> None:
+    """Raise BackendError if the adapter at `path` is on another adapter, or has another rank or alpha than `model`."""
     from peft import PeftConfig
 
-    assert model.lora is not None
-    if model.lora.merge:
-        raise BackendError(
-            f"{path} holds an adapter, which is not merged into 4-bit weights or under Unsloth; fix: `planward merge "
-            f"{path} FOLDER` and train FOLDER, or set model.lora.merge: false, which continues the adapter"
-        )
     stored = PeftConfig.from_pretrained(path)
-    for name, value, other in (("r", model.lora.r, stored.r), ("alpha", model.lora.alpha, stored.lora_alpha)):
-        if value != other:
-            raise BackendError(f"model.lora.{name} is {value}, but training continues the adapter {path} with {other}")
     if has_adapter(stored.base_model_name_or_path):
         raise BackendError(
-            f"{path} holds an adapter on another one, {stored.base_model_name_or_path}; fix: merge that one with "
-            "`planward merge` and train anew"
+            f"{path} is an adapter on another one, {stored.base_model_name_or_path}; fix: planward merge {path} FOLDER"
         )
+    assert model.lora is not None
+    for key, value, other in (("r", model.lora.r, stored.r), ("alpha", model.lora.alpha, stored.lora_alpha)):
+        if value != other:
+            raise BackendError(f"model.lora.{key} is {value}, but the adapter {path} has {other}; fix: {other}")
 
 
-def _load_4bit(path: str, attention: str | None) -> Any:
-    """Load weights in 4 bits (NF4, computing in bfloat16); an adapter at `path` stays on top and can be trained.
+def _load_4bit(model: ModelConfig, path: str, *, training: bool) -> Any:
+    """Load weights in 4 bits (NF4); an adapter at `path` stays on top and can be trained.
 
     Method: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023 (arXiv:2305.14314).
     """
     import torch
+    from bitsandbytes.nn import Linear4bit
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+    base = PeftConfig.from_pretrained(path).base_model_name_or_path if has_adapter(path) else path
+    check_model_folder(base)
+    dtype = torch.bfloat16 if uses_bfloat16(model) else torch.float32
     network = AutoModelForCausalLM.from_pretrained(
-        PeftConfig.from_pretrained(path).base_model_name_or_path if has_adapter(path) else path,
-        dtype=torch.bfloat16,
-        attn_implementation=attention,
+        base,
+        dtype=dtype,
+        attn_implementation=model.attention,
         quantization_config=BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         ),
         use_safetensors=True,
         trust_remote_code=False,
     )
-    return PeftModel.from_pretrained(network, path, is_trainable=True) if has_adapter(path) else network
+    if training:  # bitsandbytes 0.50.2: a CPU's first evaluation packs the weights for a kernel that has no gradient
+        for module in network.modules():
+            if isinstance(module, Linear4bit):
+                module.support_avx512bf16_for_cpu = False
+    return PeftModel.from_pretrained(network, path, is_trainable=training) if has_adapter(path) else network
 
 
 def _merge_with_stored_base(network: Any, tokenizer: Any) -> Any:
     """Return the weights that a 4-bit network was quantised from, with its adapter merged."""
     with TemporaryDirectory() as folder:
         save_model(network, tokenizer, Path(folder), adapter=True)
-        return load_weights(folder, "auto")
+        return load_weights(folder, network.dtype)
 
 
 def _load_unsloth(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
     import torch
     from unsloth import FastLanguageModel
 
-    checkpointing: bool | str = model.gradient_checkpointing
-    if checkpointing and _has_cuda():
-        checkpointing = "unsloth"
+    checkpointing = "unsloth" if model.gradient_checkpointing and _has_cuda() else model.gradient_checkpointing
     network, tokenizer = FastLanguageModel.from_pretrained(
         model_name=path,
         max_seq_length=max_tokens,

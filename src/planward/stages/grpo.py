@@ -21,8 +21,7 @@ def run(params: Params, run: Run) -> None:
     from planward.inference import models
 
     varied = params.variant(run.method).model_copy(update={"seed": run.seed})
-    if models.choose_backend(varied.model) == "unsloth":  # patches TRL, which the trainer imports
-        varied.check_unsloth()
+    models.choose_backend(varied.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import grpo
 
     results = paths.results(params.task)

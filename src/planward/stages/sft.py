@@ -14,8 +14,7 @@ def run(params: Params, run: Run) -> None:
     """Read score/{train,validation}.jsonl; write models/RUN/ and training/RUN/."""
     from planward.inference import models
 
-    if models.choose_backend(params.model) == "unsloth":  # patches TRL, which the trainer imports
-        params.check_unsloth()
+    models.choose_backend(params.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import sft
 
     results = paths.results(params.task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -173,11 +174,12 @@ def train(
         interval=params.validation.steps,
     )
     rows = rows[: _count_steps(params, validation_callback) * params.grpo.batch_size]
-    owns_loop = models.choose_backend(params.model) == "transformers"  # Unsloth replaces what Planward would override
-    trainer = (SharedPrefixRolloutTrainer if owns_loop else RolloutTrainer)(
+    trainer_class: Any = RolloutTrainer  # Unsloth replaces what Planward would override
+    if models.choose_backend(params.model) == "transformers":
+        trainer_class = partial(SharedPrefixRolloutTrainer, generation=params.model.generation)
+    trainer = trainer_class(
         model=network,
         rollouts=rollouts,
-        generation=params.model.generation,
         args=_build_arguments(params, batching, len(rows) // params.grpo.batch_size, folder),
         train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
