@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+from safetensors.torch import load_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
@@ -64,6 +65,11 @@ def train_and_evaluate(params: PlanningParams) -> None:
     sft.run(params, SFT)
     grpo.run(params, GRPO)
     evaluate.run(params, GRPO)
+
+
+def load_weights() -> list[dict[str, torch.Tensor]]:
+    """Return the weights of the base model, SFT and GRPO."""
+    return [load_file(Path(folder, "model.safetensors")) for folder in (BASE, *map(results().model, (SFT, GRPO)))]
 
 
 def check_outputs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,7 @@ def test_merging_adds_to_the_unquantised_weights(
     monkeypatch.chdir(folder)
     chat_runs.train_and_evaluate(build_params(merge=True))
     chat_runs.check_outputs()
-    base, sft, grpo = (load_file(Path(path, "model.safetensors")) for path in (BASE, *map(results().model, (SFT, GRPO))))
-    for before, after in ((base, sft), (sft, grpo)):
+    for before, after in pairwise(chat_runs.load_weights()):
         assert before.keys() == after.keys()
         for name in before:
             rank = torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3) if before[name].ndim == 2 else 0

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,10 +17,8 @@ from safetensors.torch import load_file
 import chat_runs
 from chat_runs import BASE, GRPO, SFT
 from planward.core.paths import results
-from planward.inference.models import BackendError
 from planward.stages import evaluate
 from planward.tasks.planning.config import PlanningParams
-from planward.training.generation import check_generation
 from support import ROOT, merge_values
 
 pytestmark = pytest.mark.skipif(find_spec("unsloth") is None, reason="the extra `gpu` is not installed")
@@ -29,10 +27,10 @@ Builder = Callable[..., PlanningParams]
 
 @pytest.fixture(scope="module")
 def build_params(small: Builder) -> Builder:
-    def build_params(merge: bool = True, **grpo: Any) -> PlanningParams:
+    def build_params(merge: bool) -> PlanningParams:
         lora = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": "all-linear", "merge": merge}
-        sections = {"model": {"path": BASE, "backend": "unsloth", "lora": lora}, "grpo": grpo}
-        return small(**merge_values(chat_runs.SECTIONS, sections))
+        model = {"path": BASE, "backend": "unsloth", "lora": lora}
+        return small(**merge_values(chat_runs.SECTIONS, {"model": model}))
 
     return build_params
 
@@ -54,11 +52,10 @@ def test_merged_models_load_in_transformers(
     build_params: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    params = build_params()
+    params = build_params(merge=True)
     train(params, tmp_path)
     assert "grpo_accumulated_loss" in Path("unsloth_compiled_cache/UnslothGRPOTrainer.py").read_text()
-    base, sft, grpo = (load_file(Path(path, "model.safetensors")) for path in (BASE, *map(results().model, (SFT, GRPO))))
-    for before, after in ((base, sft), (sft, grpo)):
+    for before, after in pairwise(chat_runs.load_weights()):
         assert before.keys() == after.keys()
         changed = {name for name in before if not torch.equal(before[name], after[name])}
         assert changed == {name for name in before if "proj" in name}
@@ -80,19 +77,3 @@ def test_grpo_continues_the_adapter_of_sft(
     assert sft.keys() == grpo.keys()
     assert all(not torch.equal(sft[name], grpo[name]) for name in sft)
     chat_runs.check_outputs()
-
-
-@pytest.mark.parametrize(
-    ("merge", "grpo", "message"),
-    [
-        (True, {"temperatures": {"easy": 0.8, "medium": 1.0, "hard": 1.2}}, r"grpo\.temperatures: null"),
-        (True, {"loss_type": "dr_grpo", "scale_rewards": "group"}, r"grpo\.scale_rewards: none"),
-        (False, {"beta": 0.01}, r"grpo\.beta: 0\.0, or model\.lora\.merge: true"),
-    ],
-)
-def test_what_unsloth_would_ignore_is_refused(
-    build_params: Builder, monkeypatch: pytest.MonkeyPatch, merge: bool, grpo: dict[str, Any], message: str
-) -> None:
-    monkeypatch.setattr("planward.training.generation.choose_backend", lambda model: model.backend)
-    with pytest.raises(BackendError, match=rf"model\.backend: unsloth needs {message}"):
-        check_generation(build_params(merge, **grpo), BASE)
