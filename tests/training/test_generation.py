@@ -15,7 +15,7 @@ from planward.params import Params
 from planward.training import grpo, shared_prefixes
 from planward.training.batching import Batching
 from planward.training.generation import check_generation
-from training_runs import RUN, are_equal, load_weights, read_curve, run_grpo
+from training_runs import are_equal, load_weights, read_curve, run_grpo
 
 pytestmark = pytest.mark.usefixtures("project_root")
 
@@ -26,9 +26,7 @@ def build_params(generation: str, vllm: dict[str, Any] | None = None, **sections
 
 
 def build_arguments(params: Params) -> GRPOConfig:
-    return grpo._build_arguments(
-        params, Batching(processes=1, micro_batch=8, accumulation=1), 2, Path("checkpoints"), RUN
-    )
+    return grpo._build_arguments(params, Batching(processes=1, micro_batch=8, accumulation=1), 2, Path("checkpoints"))
 
 
 @pytest.mark.parametrize("generation", ["own", "transformers"])
