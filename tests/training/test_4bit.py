@@ -62,6 +62,11 @@ def test_grpo_continues_the_adapter_of_sft(
     assert network.is_loaded_in_4bit
     with pytest.raises(models.BackendError, match=r"model\.lora\.r is 4, but the adapter .* has 8"):
         models.load_model(build_params(merge=False, r=4).model, str(folders[0]), 64, 0)
+    config = Path("nested/adapter_config.json")
+    config.parent.mkdir()
+    config.write_text((folders[1] / config.name).read_text().replace(f'"{BASE}"', f'"{folders[0]}"'))
+    with pytest.raises(models.BackendError, match="an adapter on another one"):
+        models.load_model(params.model, "nested", 64, 0)
 
 
 def test_merging_adds_to_the_unquantised_weights(

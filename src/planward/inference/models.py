@@ -220,7 +220,7 @@ def _load_4bit(model: ModelConfig, path: str, *, training: bool) -> Any:
         use_safetensors=True,
         trust_remote_code=False,
     )
-    if training:  # bitsandbytes 0.50.2: a CPU's first evaluation packs the weights for a kernel that has no gradient
+    if training:  # bitsandbytes 0.50.2 packs weights evaluated on a CPU with AVX-512 BF16 for a kernel without gradient
         for module in network.modules():
             if isinstance(module, Linear4bit):
                 module.support_avx512bf16_for_cpu = False

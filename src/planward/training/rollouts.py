@@ -157,17 +157,15 @@ class Rollouts:
             rename=grpo.renaming,
             config=self.params.prompt,
         )
-        temperature = {} if grpo.temperatures is None else {"temperature": getattr(grpo.temperatures, slot.bucket)}
-        return (
-            vars(slot)
-            | temperature
-            | {
-                "prompt": prompt.prompt,
-                "prompt_tokens": len(prompt.ids),
-                "shots_dropped": prompt.num_dropped,
-                "renaming": prompt.renaming,
-            }
-        )
+        row = vars(slot) | {
+            "prompt": prompt.prompt,
+            "prompt_tokens": len(prompt.ids),
+            "shots_dropped": prompt.num_dropped,
+            "renaming": prompt.renaming,
+        }
+        if grpo.temperatures is not None:
+            row["temperature"] = getattr(grpo.temperatures, slot.bucket)
+        return row
 
     def _compute_reward(self, reward: float, label: str) -> float:
         """Return the trainer's reward for a verdict."""
