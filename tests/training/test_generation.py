@@ -88,6 +88,26 @@ def test_what_vllm_cannot_do_is_refused_before_training(sections: dict[str, Any]
     assert not Path("training").exists()
 
 
+@pytest.mark.parametrize(
+    ("merge", "section", "message"),
+    [
+        (True, {"temperatures": {"easy": 0.8, "medium": 1.0, "hard": 1.2}}, r"grpo\.temperatures: null"),
+        (True, {"loss_type": "dr_grpo", "scale_rewards": "group"}, r"grpo\.scale_rewards: none"),
+        (False, {"beta": 0.01}, r"grpo\.beta: 0\.0, or model\.lora\.merge: true"),
+    ],
+)
+def test_what_unsloth_would_ignore_is_refused_before_training(
+    merge: bool, section: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "planward.training.generation.choose_backend", lambda _: "unsloth"
+    )  # which is not installed here
+    lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": merge}
+    with pytest.raises(BackendError, match=rf"model\.backend: unsloth needs {message}"):
+        run_grpo("model", build_params("own", model={"lora": lora}, grpo=section))
+    assert not Path("training").exists()
+
+
 def test_vllm_does_not_start_from_an_adapter() -> None:
     Path("base/adapter_config.json").write_text("{}")
     with pytest.raises(BackendError, match="base: a LoRA adapter"):

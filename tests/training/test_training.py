@@ -719,9 +719,14 @@ def test_batch_that_cannot_be_divided_names_valid_sizes(
         Batching.compute("grpo.batch_size", prompts, 4, 16, processes, domains)
 
 
-def test_unavailable_backend_names_what_it_needs() -> None:
+def test_unavailable_backend_names_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "find_spec", lambda _: None)  # no optional package is installed
     model = letters.build_params().model
     with pytest.raises(models.BackendError, match="extra `gpu`"):
         models.choose_backend(model.model_copy(update={"backend": "unsloth"}))
-    with pytest.raises(models.BackendError, match="unsloth"):
+    with pytest.raises(models.BackendError, match=r"needs model\.lora"):
         models.choose_backend(model.model_copy(update={"backend": "transformers", "load_in_4bit": True}))
+    lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
+    quantised = letters.build_params(model={"backend": "transformers", "load_in_4bit": True, "lora": lora}).model
+    with pytest.raises(models.BackendError, match="extra `4bit`"):
+        models.choose_backend(quantised)

@@ -6,9 +6,11 @@ Transformers and Unsloth are imported inside the functions: Unsloth patches TRL,
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from planward.core.model_folders import check_model_folder
@@ -28,21 +30,23 @@ def choose_backend(model: ModelConfig) -> Backend:
     """Return the backend to use; import Unsloth if it is the one.
 
     Raises:
-        BackendError: `unsloth` without CUDA or without the package, or 4-bit weights without Unsloth or LoRA.
+        BackendError: `unsloth` without CUDA or without the package; 4-bit weights without bitsandbytes or LoRA.
     """
     backend = model.backend
     if backend == "auto":
         backend = "unsloth" if _has_cuda() and find_spec("unsloth") is not None else "transformers"
+    if model.load_in_4bit and model.lora is None:
+        raise BackendError("model.load_in_4bit needs model.lora: 4-bit weights themselves cannot be trained")
     if backend == "transformers":
-        if model.load_in_4bit:
-            raise BackendError("model.load_in_4bit needs the backend unsloth (CUDA and the extra `gpu`)")
+        if model.load_in_4bit and find_spec("bitsandbytes") is None:
+            raise BackendError(
+                "model.load_in_4bit needs bitsandbytes, which is not installed; fix: install the extra `4bit`"
+            )
         return "transformers"
     if find_spec("unsloth") is None:
         raise BackendError("model.backend is unsloth, which is not installed; fix: install the extra `gpu`")
-    if not _has_cuda():
-        raise BackendError("model.backend is unsloth, which needs CUDA and the extra `gpu`; no CUDA device found")
-    if model.load_in_4bit and model.lora is None:
-        raise BackendError("model.load_in_4bit needs model.lora: 4-bit weights themselves cannot be trained")
+    if not _has_cuda() and os.environ.get("UNSLOTH_ALLOW_CPU") != "1":  # Unsloth's switch for tests
+        raise BackendError("model.backend is unsloth, which needs CUDA; no CUDA device found")
     import unsloth  # noqa: F401  patches TRL
 
     return "unsloth"
@@ -53,7 +57,8 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
 
     Returns the network and its tokenizer. On a CPU the weights are float32; with `model.precision` bfloat16 they are
     bfloat16 outside of training, which keeps float32 weights under autocast. Under Unsloth the network already has its
-    LoRA adapter; under Transformers the trainer adds it (`build_lora_config`).
+    LoRA adapter; under Transformers the trainer adds it (`build_lora_config`). An adapter at `path` is merged; on 4-bit
+    weights and under Unsloth it stays an adapter, which training continues.
 
     Args:
         max_tokens: of prompt and completion together; Unsloth allocates for it.
@@ -62,9 +67,13 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
 
     Raises:
         ParamsError: there is no such folder.
+        BackendError: see `choose_backend`; or the adapter at `path` cannot be continued.
     """
     check_model_folder(path)
-    if choose_backend(model) == "unsloth":
+    backend = choose_backend(model)
+    if has_adapter(path) and (model.load_in_4bit or backend == "unsloth"):
+        _check_adapter(model, path)
+    if backend == "unsloth":
         return _load_unsloth(model, path, max_tokens, seed)
     import torch
     from transformers import AutoTokenizer
@@ -72,10 +81,18 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
 
     disable_progress_bar()  # of reading and writing weights; training has its own
     half = (model.precision == "bfloat16" and not training) or (model.lora is not None and _has_cuda())
-    network = load_weights(path, torch.bfloat16 if half else torch.float32, model.attention)
+    if model.load_in_4bit:
+        network = _load_4bit(model, path, training=training)
+    else:
+        network = load_weights(path, torch.bfloat16 if half else torch.float32, model.attention)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     _align_special_tokens(network, tokenizer)
     return network, tokenizer
+
+
+def has_adapter(path: str) -> bool:
+    """Return whether the folder holds a LoRA adapter, not full weights."""
+    return (Path(path) / "adapter_config.json").exists()
 
 
 def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) -> Any:
@@ -91,7 +108,7 @@ def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) ->
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if not (Path(path) / "adapter_config.json").exists():
+    if not has_adapter(path):
         return AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
         )
@@ -139,34 +156,107 @@ def save_model(network: Any, tokenizer: Any, folder: Path, *, adapter: bool = Fa
         network.save_pretrained_merged(str(folder), tokenizer, save_method="merged_16bit")
         return
     if hasattr(network, "merge_and_unload") and not adapter:
-        network = network.merge_and_unload()
+        is_4bit = getattr(network, "is_loaded_in_4bit", False)
+        network = _merge_with_stored_base(network, tokenizer) if is_4bit else network.merge_and_unload()
     network.config.use_cache = True  # trainers switch it off
-    # An adapter with trained embeddings of new words stores these only, not a copy of all others.
-    network.save_pretrained(folder, **({"save_embedding_layers": False} if adapter else {}))
-    if adapter:
+    if not adapter:
+        network.save_pretrained(folder)
+    else:
+        # The trainer may have added a second one, the KL term's reference. An adapter with trained embeddings of new
+        # words stores these only, not a copy of all others.
+        network.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
         network.config.save_pretrained(folder)  # for libraries that look for it beside an adapter
     tokenizer.save_pretrained(folder)
 
 
+def cast_adapter(network: Any) -> None:
+    """Cast the trained weights on top of 4-bit ones to float32, in place.
+
+    TRL casts them to bfloat16, whose steps are larger than an update at GRPO's learning rates.
+    """
+    import torch
+
+    if getattr(network, "is_loaded_in_4bit", False):
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(torch.float32)
+
+
+def _check_adapter(model: ModelConfig, path: str) -> None:
+    """Raise BackendError if the adapter at `path` is on another adapter, or has another rank or alpha than `model`."""
+    from peft import PeftConfig
+
+    stored = PeftConfig.from_pretrained(path)
+    if has_adapter(stored.base_model_name_or_path):
+        raise BackendError(
+            f"{path} is an adapter on another one, {stored.base_model_name_or_path}; fix: planward merge {path} FOLDER"
+        )
+    assert model.lora is not None
+    for key, value, other in (("r", model.lora.r, stored.r), ("alpha", model.lora.alpha, stored.lora_alpha)):
+        if value != other:
+            raise BackendError(f"model.lora.{key} is {value}, but the adapter {path} has {other}; fix: {other}")
+
+
+def _load_4bit(model: ModelConfig, path: str, *, training: bool) -> Any:
+    """Load weights in 4 bits (NF4); an adapter at `path` stays on top and can be trained.
+
+    Method: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023 (arXiv:2305.14314).
+    """
+    import torch
+    from bitsandbytes.nn import Linear4bit
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    base = PeftConfig.from_pretrained(path).base_model_name_or_path if has_adapter(path) else path
+    check_model_folder(base)
+    dtype = torch.bfloat16 if uses_bfloat16(model) else torch.float32
+    network = AutoModelForCausalLM.from_pretrained(
+        base,
+        dtype=dtype,
+        attn_implementation=model.attention,
+        quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+        ),
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
+    if training:  # bitsandbytes 0.50.2 packs weights evaluated on a CPU with AVX-512 BF16 for a kernel without gradient
+        for module in network.modules():
+            if isinstance(module, Linear4bit):
+                module.support_avx512bf16_for_cpu = False
+    return PeftModel.from_pretrained(network, path, is_trainable=training) if has_adapter(path) else network
+
+
+def _merge_with_stored_base(network: Any, tokenizer: Any) -> Any:
+    """Return the weights that a 4-bit network was quantised from, with its adapter merged."""
+    with TemporaryDirectory() as folder:
+        save_model(network, tokenizer, Path(folder), adapter=True)
+        return load_weights(folder, network.dtype)
+
+
 def _load_unsloth(model: ModelConfig, path: str, max_tokens: int, seed: int) -> tuple[Any, Any]:
+    import torch
     from unsloth import FastLanguageModel
 
+    checkpointing = "unsloth" if model.gradient_checkpointing and _has_cuda() else model.gradient_checkpointing
     network, tokenizer = FastLanguageModel.from_pretrained(
         model_name=path,
         max_seq_length=max_tokens,
+        dtype=None if _has_cuda() else torch.float32,
         load_in_4bit=model.load_in_4bit,
         full_finetuning=model.lora is None,
         trust_remote_code=False,
         use_safetensors=True,
+        use_gradient_checkpointing=checkpointing,
     )
-    if model.lora is not None:
+    if model.lora is not None and not has_adapter(path):
         network = FastLanguageModel.get_peft_model(
             network,
             r=model.lora.r,
             lora_alpha=model.lora.alpha,
             lora_dropout=model.lora.dropout,
             target_modules=model.lora.target_modules,
-            use_gradient_checkpointing="unsloth" if model.gradient_checkpointing else False,
+            use_gradient_checkpointing=checkpointing,
             random_state=seed,
         )
     _align_special_tokens(network, tokenizer)

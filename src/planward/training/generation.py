@@ -1,4 +1,4 @@
-"""Who generates the completions of GRPO: `model.generation` as arguments of TRL, and what it rules out."""
+"""Who generates the completions of GRPO: `model.generation` as arguments of TRL, and what it and Unsloth rule out."""
 
 from __future__ import annotations
 
@@ -10,29 +10,38 @@ from planward.params import Params
 
 
 def check_generation(params: Params, base: str) -> None:
-    """Refuse parameters that the generation of completions would ignore.
+    """Refuse parameters that vLLM or Unsloth would ignore.
 
     Args:
         base: the weights that training starts from.
 
     Raises:
-        BackendError: vLLM is not installed or cannot do what a parameter asks for; the message names the key.
+        BackendError: one of them cannot do what a parameter asks for, or vLLM is not installed; the message names the
+            key.
     """
-    if params.model.generation != "vllm":
-        return
-    check_vllm(params.model, base)
-    grpo = params.grpo
-    conflicts = {
-        "grpo.temperatures": (grpo.temperatures is not None, "null: TRL passes vLLM one temperature"),
-        "grpo.replay": (grpo.replay, "false: the loss needs vLLM's log-probabilities of every completion"),
-        "grpo.extendable": (grpo.extendable, "false: vLLM's samples are not the same in every run"),
-    }
-    for key, (is_set, remedy) in conflicts.items():
-        if is_set:
-            raise BackendError(f"model.generation: vllm needs {key}: {remedy}")
-    if choose_backend(params.model) == "unsloth":
-        raise BackendError("model.generation: vllm needs model.backend: transformers (auto chose unsloth)")
-    require_vllm()
+    grpo, model = params.grpo, params.model
+    if model.generation == "vllm":
+        check_vllm(model, base)
+        conflicts = {
+            "grpo.temperatures": (grpo.temperatures is not None, "null: TRL passes vLLM one temperature"),
+            "grpo.replay": (grpo.replay, "false: the loss needs vLLM's log-probabilities of every completion"),
+            "grpo.extendable": (grpo.extendable, "false: vLLM's samples are not the same in every run"),
+        }
+        _refuse("model.generation: vllm", conflicts)
+        if choose_backend(model) == "unsloth":
+            raise BackendError("model.generation: vllm needs model.backend: transformers (auto chose unsloth)")
+        require_vllm()
+    elif choose_backend(model) == "unsloth":
+        override = grpo.loss_type == "dr_grpo" and grpo.scale_rewards == "group"
+        conflicts = {
+            "grpo.temperatures": (grpo.temperatures is not None, "null: its loss has one temperature"),
+            "grpo.scale_rewards": (override, "none: with dr_grpo it does not scale rewards"),
+            "grpo.beta": (
+                grpo.beta > 0 and model.keeps_adapter,
+                "0.0, or model.lora.merge: true: its KL term is against the weights below the adapter",
+            ),
+        }
+        _refuse("model.backend: unsloth", conflicts)
 
 
 def build_generation_arguments(params: Params) -> dict[str, Any]:
@@ -48,3 +57,9 @@ def build_generation_arguments(params: Params) -> dict[str, Any]:
         "vllm_tensor_parallel_size": vllm.tensor_parallel_size,
         "vllm_max_model_length": limits.max_tokens + limits.max_completion_tokens,
     }
+
+
+def _refuse(source: str, conflicts: dict[str, tuple[bool, str]]) -> None:
+    for key, (is_set, remedy) in conflicts.items():
+        if is_set:
+            raise BackendError(f"{source} needs {key}: {remedy}")

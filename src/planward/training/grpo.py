@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback, set_seed
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from planward.core import paths
 from planward.core.files import replace_atomic
@@ -39,7 +40,7 @@ from planward.training.lengths import list_long_references, measure_lengths, pri
 from planward.training.references import check_references
 from planward.training.rollout_record import RolloutRecord
 from planward.training.rollouts import Rollouts, Row
-from planward.training.shared_prefixes import TEMPERATURES, SharedPrefixTrainer
+from planward.training.shared_prefixes import SharedPrefixTrainer
 from planward.training.validation import ValidationCallback
 
 SCHEDULE_COLUMNS = ("step", "slot", "id", "domain", "bucket", "wanted_bucket")
@@ -63,11 +64,13 @@ SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with
 PROGRESS_LABELS = {"reward": "reward"}
 
 
-class RolloutTrainer(SharedPrefixTrainer):
-    """Takes its prompts from `rollouts` at the time of generation.
+class RolloutTrainer(GRPOTrainer):
+    """Takes its prompts from `rollouts` at the time of generation; anything else is TRL's, or what replaces it.
 
     The dataset's rows hold only step and slot: TRL fetches one batch ahead, before the sampler has chosen its problems.
     """
+
+    entropies: torch.Tensor | None = None  # of the last generated completions [B], where they are known
 
     def __init__(self, *args: Any, rollouts: Rollouts, **kwargs: Any) -> None:
         super().__init__(*args, reward_funcs=rollouts, **kwargs)
@@ -76,13 +79,7 @@ class RolloutTrainer(SharedPrefixTrainer):
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
         self.prompt_rows = self.rollouts.build_prompts(inputs)
-        by_bucket = self.rollouts.params.grpo.temperatures
-        if by_bucket is None:
-            return cast(dict[str, Any], super()._generate_and_score_completions(self.prompt_rows))
-        values = [getattr(by_bucket, row["bucket"]) for row in self.prompt_rows]
-        self.temperatures = torch.tensor(values, device=self.accelerator.device)
-        output = cast(dict[str, Any], super()._generate_and_score_completions(self.prompt_rows))
-        return output | {TEMPERATURES: self.temperatures}
+        return cast(dict[str, Any], super()._generate_and_score_completions(self.prompt_rows))
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         completions, logps = super()._generate_single_turn(*args, **kwargs)
@@ -91,6 +88,10 @@ class RolloutTrainer(SharedPrefixTrainer):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no model card: checkpoints are temporary."""
+
+
+class SharedPrefixRolloutTrainer(RolloutTrainer, SharedPrefixTrainer):
+    """The trainer where the loop is Planward's: with shared prefixes and temperatures by bucket."""
 
 
 def train(
@@ -173,16 +174,19 @@ def train(
         interval=params.validation.steps,
     )
     rows = rows[: _count_steps(params, validation_callback) * params.grpo.batch_size]
-    trainer = RolloutTrainer(
+    trainer_class: Any = RolloutTrainer  # Unsloth replaces what Planward would override
+    if models.choose_backend(params.model) == "transformers":
+        trainer_class = partial(SharedPrefixRolloutTrainer, generation=params.model.generation)
+    trainer = trainer_class(
         model=network,
         rollouts=rollouts,
-        generation=params.model.generation,
         args=_build_arguments(params, batching, len(rows) // params.grpo.batch_size, folder),
         train_dataset=Dataset.from_list([{"step": row["step"], "slot": row["slot"], "prompt": ""} for row in rows]),
         processing_class=tokenizer,
         peft_config=models.build_lora_config(params.model, network),
         callbacks=[curves, validation_callback, CheckpointCallback(folder, journal), *callbacks],
     )
+    models.cast_adapter(trainer.model)
     replace_progress_bar(trainer, PROGRESS_LABELS)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
@@ -258,6 +262,11 @@ def _build_arguments(params: Params, batching: Batching, steps: int, folder: Pat
         loss_type=grpo.loss_type,
         scale_rewards=grpo.scale_rewards,
         max_grad_norm=grpo.max_grad_norm,
+        # TRL's defaults: Unsloth has others.
+        optim="adamw_torch_fused",
+        weight_decay=0.0,
+        mask_truncated_completions=False,
+        epsilon_high=0.2,
         gradient_checkpointing=params.model.gradient_checkpointing,
         bf16=models.uses_bfloat16(params.model),
         use_cpu=not cuda,

@@ -84,8 +84,8 @@ class Rollouts:
     def build_prompts(self, batch: Sequence[Row]) -> list[Row]:
         """Return the rows to train on in place of this process's `batch`: those scheduled for the same step and slot.
 
-        A row has the slot's columns, `prompt`, its length `prompt_tokens`, `shots_dropped`, and `renaming`, the
-        problem's object names in the prompt.
+        A row has the slot's columns, `prompt`, its length `prompt_tokens`, `shots_dropped`, `renaming`, the problem's
+        object names in the prompt, and with `grpo.temperatures` its `temperature`.
 
         Raises:
             ScheduleError: a row is of another step than the sampler's.
@@ -157,12 +157,15 @@ class Rollouts:
             rename=grpo.renaming,
             config=self.params.prompt,
         )
-        return vars(slot) | {
+        row = vars(slot) | {
             "prompt": prompt.prompt,
             "prompt_tokens": len(prompt.ids),
             "shots_dropped": prompt.num_dropped,
             "renaming": prompt.renaming,
         }
+        if grpo.temperatures is not None:
+            row["temperature"] = getattr(grpo.temperatures, slot.bucket)
+        return row
 
     def _compute_reward(self, reward: float, label: str) -> float:
         """Return the trainer's reward for a verdict."""

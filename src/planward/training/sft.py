@@ -116,6 +116,7 @@ def train(
         peft_config=models.build_lora_config(params.model, network),
         callbacks=[curves, validation_callback, CheckpointCallback(folder, journal), *callbacks],
     )
+    models.cast_adapter(trainer.model)
     replace_progress_bar(trainer, PROGRESS_LABELS)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
@@ -206,6 +207,8 @@ def _build_arguments(params: Params, batching: Batching, num_rows: int, folder: 
         learning_rate=sft.learning_rate,
         warmup_steps=math.ceil(sft.warmup_ratio * steps),
         max_grad_norm=sft.max_grad_norm,
+        optim="adamw_torch_fused",  # TRL's defaults: Unsloth has others
+        weight_decay=0.0,
         max_length=None,  # prompts are fitted, never truncated
         gradient_checkpointing=params.model.gradient_checkpointing,
         bf16=models.uses_bfloat16(params.model),

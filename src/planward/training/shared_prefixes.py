@@ -26,15 +26,15 @@ from planward.inference.sampling import RowTemperatures, sample_completions
 from planward.params import Generation
 
 NUM_LENGTH_BUCKETS = 4  # a forward pass is split by completion length to save padding
-TEMPERATURES = "temperatures"  # column of a TRL batch: each row's temperature
+TEMPERATURE = "temperature"  # column of the prompts and of a TRL batch: each row's temperature
 Logps = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]  # log-probs [B, C], entropies [B, C], MoE loss
 
 
 class SharedPrefixTrainer(GRPOTrainer):
     """GRPO for text models whose attention caches keys and values.
 
-    `temperatures` [B], if set, are those of the rows of the current batch: set before generation, read from the column
-    `TEMPERATURES` in the loss. `temperature` must be 1 then.
+    Prompts may have the column `TEMPERATURE`; `temperature` must be 1 then. `temperatures` [B] are those of the current
+    batch, None without that column.
 
     `entropies` [B] are those of the last generated completions (see `sample_completions`); the loss computes them only
     for some completions. None if TRL generates; its loss then keeps all completions.
@@ -56,6 +56,13 @@ class SharedPrefixTrainer(GRPOTrainer):
     def samples(self) -> bool:
         """Whether completions are sampled here, not by TRL."""
         return self.shares and self.generation == "own"
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if TEMPERATURE not in inputs[0]:
+            return cast(dict[str, Any], super()._generate_and_score_completions(inputs))
+        self.temperatures = torch.tensor([row[TEMPERATURE] for row in inputs], device=self.accelerator.device)
+        output = cast(dict[str, Any], super()._generate_and_score_completions(inputs))
+        return output | {TEMPERATURE: self.temperatures}
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         if self.use_vllm or not (self.samples or self.temperatures is not None):
@@ -88,7 +95,7 @@ class SharedPrefixTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if self.samples and self.loss_type == "dapo" and self.beta == 0 and not self._entropy_bonus_enabled:
             inputs = _drop_zero_advantages(inputs)
-        self.temperatures = inputs.get(TEMPERATURES)
+        self.temperatures = inputs.get(TEMPERATURE)
         return cast(torch.Tensor, super()._compute_loss(model, inputs))
 
     def _get_per_token_logps_and_entropies(
