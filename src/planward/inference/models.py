@@ -87,7 +87,15 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
         network = load_weights(path, torch.bfloat16 if half else torch.float32, model.attention)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     _align_special_tokens(network, tokenizer)
+    if not training:
+        move_to_gpu(network)  # a trainer moves the network itself
     return network, tokenizer
+
+
+def move_to_gpu(network: Any) -> None:
+    """Move the network to the GPU, if there is one; 4-bit weights are there already."""
+    if _has_cuda() and not getattr(network, "is_loaded_in_4bit", False):
+        network.to("cuda")
 
 
 def has_adapter(path: str) -> bool:

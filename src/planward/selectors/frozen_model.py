@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planward.core.paths import params_file
-from planward.inference.models import load_model
+from planward.inference.models import load_model, move_to_gpu
 from planward.params import Params, ParamsError
 from planward.selectors.config import SelectorsConfig
 
@@ -18,4 +18,7 @@ def load_frozen_model(params: Params, config: SelectorsConfig) -> tuple[Any, Any
             f"{params_file('selectors')}: model: no folder {folder}; fix: name one that holds a model, "
             "or run the stage that trains it"
         )
-    return load_model(params.model, str(folder), prompt.max_tokens + prompt.max_completion_tokens, params.seed)
+    length = prompt.max_tokens + prompt.max_completion_tokens
+    network, tokenizer = load_model(params.model, str(folder), length, params.seed)
+    move_to_gpu(network)
+    return network, tokenizer
