@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,8 @@ def test_completions_are_greedy_with_the_models_own_penalty(base: str) -> None:
     assert (arguments.repetition_penalty, arguments.temperature) == (1.05, 0.0)
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-def test_a_missing_package_is_named_with_its_extra(base: str) -> None:
+def test_a_missing_package_is_named_with_its_extra(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "find_spec", lambda _: None)  # also where it is installed
     with pytest.raises(BackendError, match=r"model\.generation is vllm, which is not installed.*extra `vllm`"):
         vllm.load_vllm(build_config(), base, 32, 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ def test_vllm_does_not_start_from_an_adapter() -> None:
         check_generation(build_params("vllm"), "base")
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-def test_missing_vllm_is_named_with_its_extra() -> None:
+def test_missing_vllm_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planward.inference.vllm.find_spec", lambda _: None)  # also where it is installed
     with pytest.raises(BackendError, match=r"model\.generation is vllm, which is not installed.*extra `vllm`"):
         run_grpo("model", build_params("vllm"))
