@@ -1,4 +1,4 @@
-"""Greedy completions equal those of Transformers' own `generate`, for models that `decode` supports and others."""
+"""Greedy and sampled completions against Transformers' own `generate`, for models that `decode` supports and others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, MistralConfig, Mistral
 import letters
 from planward.inference import decoding
 from planward.inference.decoding import generate_greedy
+from planward.inference.sampling import generate_samples
 
 MAX_NEW_TOKENS = 24
 
@@ -75,3 +76,41 @@ def test_greedy_completions_equal_generate(
     assert torch.equal(torch.get_rng_state(), state)
     assert len({len(text.split()) for text in expected}) > 3  # finished rows were dropped
     assert len(set(expected)) > 15
+
+
+def test_samples_depend_on_seed_prompt_and_position_only(tokenizer: Any, tmp_path: Path) -> None:
+    model, rng = build_llama(tmp_path), Random(1)
+    prompts = [rng.choices(range(3, len(tokenizer)), k=rng.randint(2, 9)) for _ in range(7)]
+
+    def sample(prompts: list[list[int]], count: int, batch_size: int, seed: int = 5) -> Any:
+        arguments = (count, 1.0, MAX_NEW_TOKENS, batch_size, seed)
+        return generate_samples(model, tokenizer, prompts, *arguments, progress=False)
+
+    all_samples = sample(prompts, 6, 64)
+    assert [row[:2] for row in all_samples] == sample(prompts, 2, 3)
+    assert all_samples[2:4] == sample(prompts[2:4], 6, 5)
+    assert all_samples != sample(prompts, 6, 64, seed=6)
+    assert len({sample.text for sample in all_samples[0]}) > 3
+
+
+@pytest.mark.parametrize("build", [build_llama, build_with_sliding_window])
+def test_samples_follow_the_models_distribution(tokenizer: Any, tmp_path: Path, build: Any) -> None:
+    model, prompt, count, temperature = build(tmp_path), [4, 7, 5], 3000, 1.7
+    (samples,) = generate_samples(model, tokenizer, [prompt], count, temperature, 1, 500, 0, progress=False)
+    with torch.no_grad():
+        shares = torch.softmax(model(torch.tensor([prompt])).logits[0, -1] / temperature, 0)
+    texts = [sample.text for sample in samples]
+    assert all(sample.num_tokens == 1 for sample in samples)
+    for token in shares.topk(4).indices.tolist():
+        share = float(shares[token])
+        observed = texts.count(tokenizer.decode([token], skip_special_tokens=True)) / count
+        assert abs(observed - share) < 4 * (share * (1 - share) / count) ** 0.5 + 1e-3
+
+
+def test_tokens_of_a_sample_include_its_end(tokenizer: Any, tmp_path: Path) -> None:
+    model = build_llama(tmp_path)
+    (samples,) = generate_samples(model, tokenizer, [[4, 7, 5]], 200, 1.0, MAX_NEW_TOKENS, 50, 0, progress=False)
+    words = [len(sample.text.split()) for sample in samples]
+    assert {sample.num_tokens - length for sample, length in zip(samples, words, strict=True)} >= {0, 1}
+    assert max(sample.num_tokens for sample in samples) == MAX_NEW_TOKENS
+    assert min(sample.num_tokens for sample in samples) >= 1

@@ -8,7 +8,7 @@ have a preallocated buffer. The completions are the same.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -51,21 +51,15 @@ def generate_greedy(
     if isinstance(model, VllmEngine | VllmServer):
         return model.complete(prompts, max_new_tokens, batch_size, progress=progress)
     model.eval()
-    use_decode = generation != "transformers" and _supports_decode(model)
+    use_decode = generation != "transformers" and supports_decode(model)
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=model.generation_config.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         do_sample=False,
     )
-    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     completions = [""] * len(prompts)
-    for start in tqdm(range(0, len(order), batch_size), desc="generating", unit="batch", disable=not progress):
-        batch = order[start : start + batch_size]
-        padded = tokenizer.pad(
-            {"input_ids": [list(prompts[i]) for i in batch]}, return_tensors="pt", padding_side="left"
-        )
-        ids, mask = (padded[name].to(model.device) for name in ("input_ids", "attention_mask"))
+    for batch, ids, mask in iter_batches(tokenizer, prompts, batch_size, model.device, progress=progress):
         if use_decode:
             tokens = decode(model, ids, mask, config, lambda logits, *_: logits.argmax(-1))
         else:
@@ -74,6 +68,19 @@ def generate_greedy(
         for i, text in zip(batch, texts, strict=True):
             completions[i] = text
     return completions
+
+
+def iter_batches(
+    tokenizer: Any, prompts: Sequence[Sequence[int]], batch_size: int, device: torch.device, *, progress: bool
+) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    """Yield batches of prompts by length: their indices, and left-padded ids and mask [B, P] for `decode`."""
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
+    for start in tqdm(range(0, len(order), batch_size), desc="generating", unit="batch", disable=not progress):
+        batch = order[start : start + batch_size]
+        padded = tokenizer.pad(
+            {"input_ids": [list(prompts[i]) for i in batch]}, return_tensors="pt", padding_side="left"
+        )
+        yield batch, padded["input_ids"].to(device), padded["attention_mask"].to(device)
 
 
 @torch.no_grad()
@@ -131,7 +138,7 @@ def find_distinct(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, 
     return rows[:, : ids.shape[1]], rows[:, ids.shape[1] :], index
 
 
-def _supports_decode(model: Any) -> bool:
+def supports_decode(model: Any) -> bool:
     """Return whether `decode` gives the completions of the model's own `generate`.
 
     It does not for encoder-decoders, layers that keep anything but keys and values of all tokens (a sliding window, a

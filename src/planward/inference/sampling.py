@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -13,7 +19,109 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from planward.inference.decoding import decode
+from planward.inference.decoding import decode, iter_batches, supports_decode
+from planward.inference.vllm import VllmEngine, VllmServer
+from planward.params import Generation
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sampled completion, and the number of its tokens with the one that ends it."""
+
+    text: str
+    num_tokens: int
+
+
+@torch.no_grad()
+def generate_samples(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    num_samples: int,
+    temperature: float,
+    max_new_tokens: int,
+    batch_size: int,
+    seed: int,
+    *,
+    generation: Generation = "own",
+    progress: bool = True,
+) -> list[list[Sample]]:
+    """Return `num_samples` completions of each prompt (token ids), sampled from the whole distribution.
+
+    The random numbers of a sample depend on `seed`, its prompt and its position only: the first samples are the same
+    for a larger `num_samples`, other prompts and batches. Models that `decode` does not support use their own
+    `generate`, vLLM its own sampling: the numbers are then those of the batch or of vLLM.
+
+    Args:
+        model: a network or vLLM.
+        batch_size: completions, not prompts.
+        generation: `transformers`: a network always uses its own `generate`.
+    """
+    if isinstance(model, VllmEngine | VllmServer):
+        texts = model.sample(prompts, max_new_tokens, num_samples, temperature, seed, progress=progress)
+        return [[Sample(text, len(tokenizer(text).input_ids) + 1) for text in row] for row in texts]
+    model.eval()
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=model.generation_config.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    use_decode = generation != "transformers" and supports_decode(model)
+    rows = [prompt for prompt in prompts for _ in range(num_samples)]
+    numbers = [draw_numbers(seed, prompt, num_samples, max_new_tokens) for prompt in prompts]
+    samples: list[Sample] = [Sample("", 0)] * len(rows)
+    for batch, ids, mask in iter_batches(tokenizer, rows, batch_size, model.device, progress=progress):
+        if use_decode:
+            drawn = np.stack([numbers[i // num_samples][i % num_samples] for i in batch])
+            tokens = _decode_samples(model, ids, mask, config, temperature, torch.from_numpy(drawn).to(model.device))
+        else:
+            with torch.random.fork_rng():
+                torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}:{batch[0]}".encode()).digest()[:7]))
+                tokens = model.generate(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    max_new_tokens=max_new_tokens,
+                    do_sample=True,
+                    temperature=temperature,
+                    top_k=0,
+                    top_p=1.0,
+                )
+        completions = tokens[:, ids.shape[1] :]
+        texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
+        for i, text, length in zip(batch, texts, _count_tokens(completions, config.eos_token_id), strict=True):
+            samples[i] = Sample(text, length)
+    return [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
+
+
+def draw_numbers(seed: int, prompt: Sequence[int], num_samples: int, length: int) -> NDArray[np.float32]:
+    """Draw the random numbers of a prompt's samples, in [0, 1) [num_samples, length]."""
+    digest = hashlib.sha256(np.asarray(prompt, dtype=np.int64).tobytes()).digest()
+    generator = np.random.default_rng([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
+    return generator.random((num_samples, length), dtype=np.float32)
+
+
+def _decode_samples(
+    model: Any,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    config: GenerationConfig,
+    temperature: float,
+    numbers: torch.Tensor,
+) -> torch.Tensor:
+    """Return prompts and completions [B, P + C] from `numbers` [B, max_new_tokens]."""
+    steps = count()
+
+    def choose(logits: torch.Tensor, rows: torch.Tensor, _live: torch.Tensor) -> torch.Tensor:
+        return sample_indices(torch.softmax(logits.float() / temperature, 1), numbers[rows, next(steps)])
+
+    return decode(model, ids, mask, config, choose)
+
+
+def _count_tokens(completions: torch.Tensor, ends: int | list[int] | None) -> list[int]:
+    """Return the length of each completion [B, C] up to the token that ends it."""
+    is_end = torch.isin(completions, torch.tensor([] if ends is None else ends, device=completions.device))
+    before = (is_end.cumsum(1) - is_end.long() == 0).sum(1)
+    return [int(length) for length in before]
 
 
 class RowTemperatures(LogitsProcessor):

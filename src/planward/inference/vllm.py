@@ -1,4 +1,4 @@
-"""Greedy completions from vLLM: an engine in this process, or a server with OpenAI's completions API.
+"""Completions from vLLM: an engine in this process, or a server with OpenAI's completions API.
 
 The package is imported where an engine is built; asking a server does not need it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,14 @@ class EngineArguments:
 
 @dataclass(frozen=True)
 class SamplingArguments:
-    """Arguments of `vllm.SamplingParams`, for the completions that `generate_greedy` has from a network."""
+    """Arguments of `vllm.SamplingParams`, for the completions that Planward has from a network."""
 
     max_tokens: int
     stop_token_ids: list[int]
-    repetition_penalty: float  # the model's own setting
+    repetition_penalty: float  # of greedy completions: the model's own setting
     temperature: float = 0.0
+    n: int = 1
+    seed: int | None = None
 
 
 class VllmEngine:
@@ -66,14 +68,33 @@ class VllmEngine:
     ) -> list[str]:
         """Return the greedy completions of prompts (token ids); vLLM chooses the batches itself."""
         del batch_size
+        sampling = build_sampling_arguments(self.path, self.tokenizer, max_new_tokens)
+        return [text for (text,) in self._generate(prompts, sampling, progress=progress)]
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        num_samples: int,
+        temperature: float,
+        seed: int,
+        *,
+        progress: bool,
+    ) -> list[list[str]]:
+        """Return sampled completions of each prompt (token ids)."""
+        sampling = build_sampling_arguments(self.path, self.tokenizer, max_new_tokens)
+        sampling = replace(sampling, repetition_penalty=1.0, temperature=temperature, n=num_samples, seed=seed)
+        return self._generate(prompts, sampling, progress=progress)
+
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingArguments, *, progress: bool
+    ) -> list[list[str]]:
         from vllm import SamplingParams
 
-        sampling = SamplingParams(**asdict(build_sampling_arguments(self.path, self.tokenizer, max_new_tokens)))
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        outputs = self.engine.generate(inputs, sampling_params=sampling, use_tqdm=progress)
-        tokens = [output.outputs[0].token_ids for output in outputs]
-        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return texts
+        outputs = self.engine.generate(inputs, sampling_params=SamplingParams(**asdict(sampling)), use_tqdm=progress)
+        tokens = [[completion.token_ids for completion in output.outputs] for output in outputs]
+        return [self.tokenizer.batch_decode(row, skip_special_tokens=True) for row in tokens]
 
 
 class VllmServer:
@@ -108,12 +129,36 @@ class VllmServer:
         completions: list[str] = []
         for start in tqdm(range(0, len(prompts), batch_size), desc="generating", unit="batch", disable=not progress):
             batch = [list(prompt) for prompt in prompts[start : start + batch_size]]
-            body = {"model": self.model, "prompt": batch, "max_tokens": max_new_tokens, "temperature": 0}
-            choices = self._request("/v1/completions", body)["choices"]
-            completions += [choice["text"] for choice in sorted(choices, key=lambda choice: choice["index"])]
-        if len(completions) != len(prompts):
-            raise BackendError(f"{self.url} returned {len(completions)} completions of {len(prompts)} prompts")
+            completions += self._complete(batch, len(batch), {"max_tokens": max_new_tokens, "temperature": 0})
         return completions
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        num_samples: int,
+        temperature: float,
+        seed: int,
+        *,
+        progress: bool,
+    ) -> list[list[str]]:
+        """Return sampled completions of each prompt (token ids), which is a request of its own.
+
+        Raises:
+            BackendError: the server refuses a request or fails.
+        """
+        body = {"max_tokens": max_new_tokens, "temperature": temperature, "n": num_samples, "seed": seed}
+        return [
+            self._complete([list(prompt)], num_samples, body)
+            for prompt in tqdm(prompts, desc="generating", unit="prompt", disable=not progress)
+        ]
+
+    def _complete(self, prompts: list[list[int]], count: int, sampling: dict[str, Any]) -> list[str]:
+        """Return the `count` completions of a request, in the order of its prompts."""
+        choices = self._request("/v1/completions", {"model": self.model, "prompt": prompts} | sampling)["choices"]
+        if len(choices) != count:
+            raise BackendError(f"{self.url} returned {len(choices)} completions instead of {count}")
+        return [choice["text"] for choice in sorted(choices, key=lambda choice: choice["index"])]
 
     def _request(self, route: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
