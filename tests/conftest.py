@@ -65,6 +65,7 @@ def small(shipped: PlanningParams) -> Callable[..., PlanningParams]:
             },
             "split": {"validation": 0.1, "test": 0.3, "held_out_domains": []},
             "prompt": {"template": None},  # the built-in one: the working directory is another
+            "evaluate": {"samples": {"methods": []}},
             "transfer": {"methods": [], "renamed": 0, "unseen": 0, "larger": {}},
             "grpo": {"steps": 10, "batch_size": 4},
             "ablations": {"run": []},

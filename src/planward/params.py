@@ -248,9 +248,25 @@ class LoggingConfig(Section):
         return loggers
 
 
+class SamplesConfig(Section):
+    """Sampled completions of each test problem; by default none."""
+
+    count: int = Field(default=0, ge=0)
+    temperature: float = Field(default=1.0, gt=0)
+    shot_num: int = Field(default=0, ge=0)
+    methods: list[Literal["sft", "grpo"]] = []
+    dataset_size: int = 0
+
+    @property
+    def ks(self) -> list[int]:
+        """The k of pass@k: powers of two up to `count`, and `count`."""
+        return sorted({2**exponent for exponent in range(self.count.bit_length())} | {self.count} - {0})
+
+
 class EvaluateConfig(Section):
     shots: list[int] = Field(min_length=1)
     batch_size: int = Field(gt=0)
+    samples: SamplesConfig = SamplesConfig()
 
     @field_validator("shots")
     @classmethod

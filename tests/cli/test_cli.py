@@ -60,7 +60,7 @@ def quick(project: Path) -> Path:
     raw["grpo"] |= {"steps": 6, "batch_size": 4}
     raw["ablations"]["run"] = []
     raw["split"]["held_out_domains"] = []
-    raw["transfer"]["methods"] = []
+    raw["transfer"]["methods"] = raw["evaluate"]["samples"]["methods"] = []
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     shutil.copytree(ROOT / "workflow", project / "workflow")
     return project

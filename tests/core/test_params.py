@@ -325,9 +325,12 @@ def test_ablations_are_trained_at_one_of_the_sizes(root: Path) -> None:
     with pytest.raises(ParamsError, match=r"ablations\.dataset_size: 400 is none of dataset_sizes"):
         load_params(root=root)
     replace_text(file, ABLATIONS, "  run: []")
+    with pytest.raises(ParamsError, match=r"evaluate\.samples\.dataset_size: 400 is none of .*take one of 100, 200,"):
+        load_params(root=root)
+    replace_text(file, "methods: [sft, grpo]         #", "methods: [] #")
     with pytest.raises(ParamsError, match=r"transfer\.dataset_size: 400 is none of .*take one of 100, 200,"):
         load_params(root=root)
-    replace_text(file, "methods: [sft, grpo]", "methods: []")
+    replace_text(file, "methods: [sft, grpo]           #", "methods: [] #")
     load_params(root=root)  # no variant is trained, and only base is judged on the transfer problems
 
 

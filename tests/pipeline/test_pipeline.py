@@ -27,6 +27,7 @@ problems:
     elevator: {count: 4, floors: [2, 3], passengers: [1, 2]}
 sft: {epochs: 1}
 grpo: {steps: 2, batch_size: 5, num_generations: 2, reward: dense}
+evaluate: {samples: {dataset_size: 10}}
 transfer: {dataset_size: 10}
 ablations: {dataset_size: 10, run: [uniform]}
 economy: {dataset_sizes: [10], grpo: {steps: 2}}
@@ -161,7 +162,7 @@ def test_weights_are_a_dependency_and_what_is_written_about_them_is_none(project
         (project.folder / "models/away").rename(base)
     project.run("git", "checkout", "--quiet", "HEAD", "--", *PARAMS)
     (base / "config.json").write_text(config.read_text())
-    first = {"sft@10-3407", "evaluate-base", "transfer-evaluate-base"}
+    first = {"sft@10-3407", "evaluate-base", "sample-base", "transfer-evaluate-base"}
     assert first | {f"{ECONOMY}sft@10-3407", f"{SELECTORS}embed"} <= project.stale()
     project.run("git", "checkout", "--quiet", "HEAD", "--", "models")
 
@@ -172,6 +173,7 @@ def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) ->
     project.lay_over("seeds: [3407, 1]")
     trained = {"schedule@10-1", "sft@10-1", "start@10-1-from0", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
     trained |= {"transfer-evaluate@sft-10-1", "transfer-evaluate@grpo-10-1", "transfer-compare"}
+    trained |= {"sample@sft-10-1", "sample@grpo-10-1"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     selectors = {f"{SELECTORS}{stage}" for stage in ("sft@10-1", "rce@10-1", "grpo@10-1", "evaluate@10-1", "compare")}
     economy = {f"{ECONOMY}{stage}@10-1" for stage in ("schedule", "sft", "grpo")}
@@ -225,7 +227,8 @@ def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> No
     change, *after = (block for block in FIRST_RUN if block.section in ("Change one thing", "What did it do?"))
     project.follow(change)  # a learning rate so high that the predictions, and with them the tables, change too
     changed = {name for name, stage in project.locked().items() if stage != before[name]}
-    trained = {"grpo@10-3407", "evaluate@grpo-10-3407", "transfer-evaluate@grpo-10-3407", "transfer-compare"}
+    trained = {"grpo@10-3407", "evaluate@grpo-10-3407", "sample@grpo-10-3407"}
+    trained |= {"transfer-evaluate@grpo-10-3407", "transfer-compare"}
     variant = {"grpo-ablation@uniform-10-3407", "evaluate-ablation@uniform-10-3407"}
     assert changed == trained | variant | {"compare", "report"}
     for block in after:

@@ -27,7 +27,7 @@ from planward.evaluation.scoring import (
 from planward.inference import decoding
 from planward.inference.models import load_model
 from planward.params import ModelConfig, Params, ParamsError
-from planward.stages import evaluate, problems, score, split
+from planward.stages import evaluate, problems, sample, score, split
 from planward.tasks.planning.examples import sample_examples
 from support import ROOT, read_rows
 
@@ -213,3 +213,44 @@ def test_all_models_see_the_same_prompts_whatever_their_seed(params_in_project: 
     assert [{k: v for k, v in row.items() if k not in identity} for row in variant] == [
         {k: v for k, v in row.items() if k not in identity} for row in base
     ]
+
+
+def test_samples_have_the_verdicts_of_val(params_in_project: Params) -> None:
+    changes = {"count": 3, "temperature": 2.0, "shot_num": 1}
+    params = params_in_project.model_copy(
+        update={
+            "evaluate": params_in_project.evaluate.model_copy(
+                update={"samples": params_in_project.evaluate.samples.model_copy(update=changes)}
+            )
+        }
+    )
+    sample.run(params, BASE)
+    file = Path("results/samples/base-0.jsonl")
+    rows, before = read_rows(file), file.read_bytes()
+    test = {record.id: record for record in read_records(Path("results/score/test.jsonl"))}
+    assert sorted(row["id"] for row in rows) == sorted(test)
+    task = load_task(params)
+    for row in rows:
+        pairs = [(test[row["id"]], task.undo_renaming(test[row["id"]], text)) for text in row["completions"]]
+        verdicts = task.judge(pairs)
+        assert row["labels"] == [verdict.label for verdict in verdicts]
+        assert row["successes"] == [verdict.success for verdict in verdicts]
+        assert len(row["shot_ids"]) == 1
+        assert all(1 <= tokens <= params.prompt.max_completion_tokens for tokens in row["tokens"])
+    assert any(len(set(row["completions"])) > 1 for row in rows)
+    metrics = json.loads(file.with_suffix(".json").read_text())
+    assert (metrics["problems"], metrics["samples"]) == (len(test), 3)
+    successes = [success for row in rows for success in row["successes"]]
+    assert metrics["success_rate"] == pytest.approx(sum(successes) / len(successes))
+    sample.run(params, BASE)
+    assert file.read_bytes() == before
+
+
+def test_no_samples_load_no_model(params_in_project: Params) -> None:
+    missing = params_in_project.model_copy(
+        update={"model": params_in_project.model.model_copy(update={"path": "nowhere"})}
+    )
+    none = missing.evaluate.model_copy(update={"samples": missing.evaluate.samples.model_copy(update={"count": 0})})
+    sample.run(missing.model_copy(update={"evaluate": none}), BASE)
+    assert read_rows(Path("results/samples/base-0.jsonl")) == []
+    assert json.loads(Path("results/samples/base-0.json").read_text())["success_rate"] is None

@@ -62,7 +62,7 @@ def format_stage(command: str, run: Run) -> str:
     if run.method == "base":
         return f"{command}-base"
     suffix = "" if run.method in METHODS else "-ablation"
-    key = run.name if command == "evaluate" or suffix else f"{run.size}-{run.seed}"
+    key = run.name if command in ("evaluate", "sample") or suffix else f"{run.size}-{run.seed}"
     return f"{command}{suffix}@{key}"
 
 

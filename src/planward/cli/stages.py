@@ -21,7 +21,21 @@ PANEL = "Stages"
 
 def register(app: typer.Typer) -> None:
     """Add the commands in the order of the pipeline."""
-    for command in (problems, split, score, schedule, sft, start, grpo, evaluate, compare, analyse, track, report):
+    for command in (
+        problems,
+        split,
+        score,
+        schedule,
+        sft,
+        start,
+        grpo,
+        evaluate,
+        sample,
+        compare,
+        analyse,
+        track,
+        report,
+    ):
         app.command(rich_help_panel=PANEL)(command)
     for command in (base, adapter):
         app.command(rich_help_panel="Shipped models")(command)
@@ -91,11 +105,22 @@ def evaluate(
     """Complete every test problem with 0 to 4 worked examples; VAL gives the verdicts."""
     from planward.stages import evaluate as stage
 
-    if seed is None and method != "base":
-        raise typer.BadParameter(f"{method} has one model per seed; name one", param_hint="--seed")
-    run = Run(method, size, seed or 0)
+    run = _build_run(method, size, seed)
     function = _with_engine(lambda params, judge: stage.run(params, run, judge), engine, address)
     run_stage(format_stage("evaluate", run), function, task, run=run)
+
+
+def sample(
+    method: Annotated[str, typer.Option(help="base, sft or grpo.")],
+    size: Annotated[int, typer.Option(help="The model's dataset size; 0 for base.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="The model's seed; not for base.")] = None,
+    task: TaskName = "planning",
+) -> None:
+    """Sample several completions of every test problem (evaluate.samples), for pass@k; VAL gives the verdicts."""
+    from planward.stages import sample as stage
+
+    run = _build_run(method, size, seed)
+    run_stage(format_stage("sample", run), lambda params: stage.run(params, run), task, run=run)
 
 
 def compare(task: TaskName = "planning") -> None:
@@ -144,6 +169,12 @@ def adapter(task: TaskName) -> None:
     limit_threads()
     with report_errors():
         stage.run(load_params(task))
+
+
+def _build_run(method: str, size: int, seed: int | None) -> Run:
+    if seed is None and method != "base":
+        raise typer.BadParameter(f"{method} has one model per seed; name one", param_hint="--seed")
+    return Run(method, size, seed or 0)
 
 
 def _with_engine(

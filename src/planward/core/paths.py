@@ -51,6 +51,10 @@ class Results:
         return self.root / "predictions"
 
     @property
+    def samples(self) -> Path:
+        return self.root / "samples"
+
+    @property
     def tables(self) -> Path:
         return self.root / "tables"
 
@@ -86,6 +90,9 @@ class Results:
 
     def answers(self, run: Run) -> Path:
         return self.predictions / f"{run.name}.jsonl"
+
+    def sampled_answers(self, run: Run) -> Path:
+        return self.samples / f"{run.name}.jsonl"
 
     def export(self, run: Run) -> Path:
         """The folder that `planward export verl` writes; no stage reads it."""

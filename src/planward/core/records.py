@@ -83,6 +83,30 @@ class Prediction(BaseModel):
     goals_total: int | None
 
 
+class SampledAnswer(BaseModel):
+    """Sampled completions of one test problem, with VAL's verdicts; pass@k is computed from these rows.
+
+    The lists have an entry for each completion.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    domain: str
+    bucket: str
+    constrained: bool
+    method: str
+    dataset_size: int  # 0 for base
+    seed: int  # of the training run; for base, params.seed
+    shot_num: int
+    shot_ids: list[str]
+    completions: list[str]
+    tokens: list[int]  # sampled, with the one that ends the completion
+    labels: list[str]
+    successes: list[bool]
+    plan_sizes: list[int]
+
+
 def read_records(path: Path) -> Iterator[Record]:
     """Stream the records of a file that a stage wrote; an invalid line raises."""
     with path.open(encoding="utf-8") as lines:
@@ -95,6 +119,13 @@ def read_transfer_problems(path: Path) -> Iterator[TransferProblem]:
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield TransferProblem.model_validate_json(line)
+
+
+def read_sampled_answers(path: Path) -> Iterator[SampledAnswer]:
+    """Stream the rows of a file that stage `sample` wrote; an invalid line raises."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield SampledAnswer.model_validate_json(line)
 
 
 def read_predictions(path: Path) -> Iterator[Prediction]:

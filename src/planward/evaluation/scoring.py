@@ -1,4 +1,4 @@
-"""Builds evaluation prompts, completes them greedily and turns judged completions into predictions."""
+"""Builds evaluation prompts, completes them and turns judged completions into the rows of result files."""
 
 from __future__ import annotations
 
@@ -97,14 +97,25 @@ def complete_and_judge(
         progress=progress,
     )
     by_ids = dict(zip(distinct, completions, strict=True))
-    problems = {(prompt.problem.id, by_ids[ids]): prompt.problem for prompt, ids in zip(prompts, encoded, strict=True)}
+    answers = [(prompt.problem, by_ids[ids]) for prompt, ids in zip(prompts, encoded, strict=True)]
+    verdicts = judge_answers(task, answers, in_process=in_process)
+    return [
+        JudgedCompletion(prompt, list(ids), completion, verdict)
+        for prompt, ids, (_, completion), verdict in zip(prompts, encoded, answers, verdicts, strict=True)
+    ]
+
+
+def judge_answers(task: Task, answers: Sequence[tuple[Record, str]], *, in_process: bool = False) -> list[Verdict]:
+    """Return the verdicts on problems' completions, in their prompts' names; equal pairs are judged once.
+
+    Raises:
+        VerifierError: no verdict could be reached.
+    """
+    problems = {(problem.id, completion): problem for problem, completion in answers}
     pairs = [(problem, task.undo_renaming(problem, completion)) for (_, completion), problem in problems.items()]
     judged = [task.verify(problem, text) for problem, text in pairs] if in_process else task.judge(pairs)
     verdicts = dict(zip(problems, judged, strict=True))
-    return [
-        JudgedCompletion(prompt, list(ids), by_ids[ids], verdicts[prompt.problem.id, by_ids[ids]])
-        for prompt, ids in zip(prompts, encoded, strict=True)
-    ]
+    return [verdicts[problem.id, completion] for problem, completion in answers]
 
 
 def build_predictions(

@@ -77,6 +77,7 @@ class PageData:
     labels: pd.DataFrame
     constraints: pd.DataFrame
     ablations: pd.DataFrame
+    pass_at_k: pd.DataFrame
     transfer: pd.DataFrame  # of stage `transfer-compare`
     samples: dict[str, list[SampleProblem]]  # by domain
     predictions: list[TrackPredictions]  # of each track that has any

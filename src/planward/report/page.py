@@ -48,6 +48,7 @@ from planward.report.sections.findings import (
     list_findings,
 )
 from planward.report.sections.learning import MAX_POINTS, build_learning_panels, build_training_table
+from planward.report.sections.pass_at_k import build_pass_at_k_section
 from planward.report.sections.run_summary import (
     build_cost_table,
     build_timing_table,
@@ -67,6 +68,7 @@ SECTIONS_BEFORE_TRACKS = [
     ("where", "Domains and buckets"),
     ("labels", "What went wrong"),
     ("constraints", "Safety constraints"),
+    ("pass-at-k", "Best of several samples"),
     ("transfer", "Transfer"),
     ("curriculum", "Curriculum"),
     ("ablations", "Ablations"),
@@ -134,6 +136,7 @@ def render_page(data: PageData, params: Params) -> str:
             constrained=max(data.constraints["n"][data.constraints["constrained"]], default=0),
             constraint_tables=build_constraint_tables(data.constraints),
             constraint_panels=draw_success_panels(constraints, "problems", f"{{}}, N = {size}" if size else "{}"),
+            pass_at_k=build_pass_at_k_section(data.pass_at_k),
             transfer=build_transfer_section(data.transfer, params.compare.margin),
             selectors=build_selectors_section(data.selectors, params) if data.selectors else None,
             learning=build_learning_panels(data.curves),

@@ -6,6 +6,7 @@ from planward.analysis import formats, tables
 from planward.analysis.cells import Uncertainty
 from planward.analysis.difficulty import compute_difficulty_table, read_reference_lengths
 from planward.analysis.outcomes import read_outcomes
+from planward.analysis.pass_at_k import compute_pass_at_k_table, read_samples
 from planward.analysis.success_arrays import SuccessArrays
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
@@ -13,11 +14,12 @@ from planward.params import METHODS, Params
 
 
 def run(params: Params) -> None:
-    """Write tables/ from predictions/ and, for the lengths of reference plans, score/difficulty.csv.
+    """Write tables/ from predictions/, samples/ and, for the lengths of reference plans, score/difficulty.csv.
 
     Raises:
         PredictionsError: there are no predictions, a file is empty or of another run, rows are duplicated, files do
             not answer the same problems, or methods were not trained with the same seeds.
+        SamplesError: the files of sampled completions do not hold the same problems.
     """
     results = paths.results(params.task)
     outcomes = read_outcomes(results.predictions, params)
@@ -42,6 +44,10 @@ def run(params: Params) -> None:
             SuccessArrays.from_outcomes(outcomes), by, variants, params.ablations.dataset_size
         ),
     }
+    if results.samples.exists():
+        by_name["pass-at-k"] = compute_pass_at_k_table(
+            read_samples(results.samples, params), params.evaluate.samples.ks, by
+        )
     for name, table in by_name.items():
         with open_atomic(results.tables / f"{name}.csv") as file:
             table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from planward.core import paths
 from planward.core.files import write_json, write_jsonl
@@ -12,6 +13,9 @@ from planward.core.runs import Run
 from planward.core.tasks import Task
 from planward.curriculum.training_sets import select_training_set
 from planward.params import METHODS, Params, ParamsError
+
+if TYPE_CHECKING:
+    from planward.evaluation.scoring import EvaluationPrompt
 
 
 def run(params: Params, run: Run, task: Task | None = None) -> None:
@@ -27,26 +31,39 @@ def run(params: Params, run: Run, task: Task | None = None) -> None:
         ValueError: the test split is empty.
     """
     check_run(params, run)
-    from planward.evaluation.scoring import build_evaluation_prompts, build_predictions, complete_and_judge
+    from planward.evaluation.scoring import build_predictions, complete_and_judge
 
     results = paths.results(params.task)
     model, tokenizer = load_run_model(params, run)
+    task = task or load_task(params)
+    prompts = build_test_prompts(task, tokenizer, params.evaluate.shots, params)
+    judged = complete_and_judge(task, model, tokenizer, prompts, params)
+    rows, metrics = build_predictions(judged, tokenizer, run, params.seed if run.method == "base" else run.seed)
+    write_jsonl(results.answers(run), (row.model_dump() for row in rows))
+    write_json(results.answers(run).with_suffix(".json"), {"run": run.as_dict(params.task)} | metrics)
+
+
+def build_test_prompts(task: Task, tokenizer: Any, shot_nums: Sequence[int], params: Params) -> list[EvaluationPrompt]:
+    """Return the prompt of each test problem with each number of worked examples.
+
+    Raises:
+        ValueError: the test split is empty.
+        PromptTooLong: a problem does not fit even without worked examples.
+    """
+    from planward.evaluation.scoring import build_evaluation_prompts
+
+    results = paths.results(params.task)
     test = results.score / "test.jsonl"
     problems = sorted(read_records(test), key=lambda record: (record.domain, record.id))
     if not problems:
         raise ValueError(f"{test} is empty; fix: bring more problems or raise split.test")
     # The smallest set is inside all others, so every method sees the same examples and comparisons are paired.
     pool = select_training_set(read_records(results.score / "train.jsonl"), params.dataset_sizes[0])
-    task = task or load_task(params)
 
     def select_examples(problem: Record, count: int) -> list[Record]:
         return task.select_examples(problem, pool, count, str(params.seed))
 
-    prompts = build_evaluation_prompts(task, tokenizer, problems, select_examples, params.evaluate.shots, params)
-    judged = complete_and_judge(task, model, tokenizer, prompts, params)
-    rows, metrics = build_predictions(judged, tokenizer, run, params.seed if run.method == "base" else run.seed)
-    write_jsonl(results.answers(run), (row.model_dump() for row in rows))
-    write_json(results.answers(run).with_suffix(".json"), {"run": run.as_dict(params.task)} | metrics)
+    return build_evaluation_prompts(task, tokenizer, problems, select_examples, shot_nums, params)
 
 
 def check_run(params: Params, run: Run) -> None:

@@ -74,6 +74,7 @@ def run(params: Params) -> None:
     schedules = dict(iter_run_files(results.schedules, "*.json", params))
     data = PageData(
         **{name.replace("-", "_"): reading.read_table(results.tables / f"{name}.csv") for name in TABLES},
+        pass_at_k=_read_optional_table(results.tables / "pass-at-k.csv"),
         transfer=_read_optional_table(results.tables / "transfer.csv"),
         samples=_select_samples(results, params),
         predictions=[predictions for track in tracks if (predictions := _read_predictions(track))],

@@ -131,6 +131,16 @@ class PlanningParams(Params):
         return self
 
     @model_validator(mode="after")
+    def check_samples(self) -> PlanningParams:
+        samples = self.evaluate.samples
+        if samples.methods and samples.dataset_size not in self.dataset_sizes:
+            raise ValueError(
+                f"evaluate.samples.dataset_size: {samples.dataset_size} is none of dataset_sizes; take one of "
+                f"{', '.join(map(str, self.dataset_sizes))}, or leave evaluate.samples.methods empty"
+            )
+        return self
+
+    @model_validator(mode="after")
     def check_transfer(self) -> PlanningParams:
         transfer = self.transfer
         if unknown := [domain for domain in transfer.larger if domain not in self.difficulty]:
