@@ -185,6 +185,7 @@ class AdaptiveConfig(Section):
 
 class GrpoConfig(Section):
     start: str = Field(default="sft", alias="from", min_length=1)
+    lora: AdapterConfig | None = None
     steps: int = Field(gt=0)
     batch_size: int = Field(gt=0)
     num_generations: int = Field(ge=2)
@@ -218,6 +219,13 @@ class GrpoConfig(Section):
         if start.startswith("/"):
             raise ValueError("must be sft, base or a folder relative to the project's root")
         return start
+
+    @field_validator("lora")
+    @classmethod
+    def check_lora(cls, lora: AdapterConfig | None) -> AdapterConfig | None:
+        if lora is not None and not lora.merge:
+            raise ValueError("merge must be true: weights that SFT trained in full have no adapter to continue")
+        return lora
 
     @model_validator(mode="after")
     def check_domain_weights(self) -> GrpoConfig:
@@ -327,6 +335,13 @@ class Params(Section):
     compare: CompareConfig
     ablations: AblationsConfig = AblationsConfig(dataset_size=0, run=[], variants={})
 
+    def move_grpo_lora(self) -> Self:
+        """Parameters of a GRPO run whose `grpo.lora`, if given, is where all stages look for it: `model.lora`."""
+        if self.grpo.lora is None:
+            return self
+        model = self.model.model_copy(update={"lora": self.grpo.lora})
+        return self.model_copy(update={"model": model, "grpo": self.grpo.model_copy(update={"lora": None})})
+
     def variant(self, name: str) -> Self:
         """Parameters of a GRPO run: those of `grpo` unchanged, those of a variant with its keys laid over them.
 
@@ -363,6 +378,14 @@ class Params(Section):
                     f"ablations.variants.{name}.grpo.from: a variant starts from base or as grpo does, from "
                     f"{self.grpo.start} (got {start}): the pipeline tracks no other weights"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def check_grpo_lora(self) -> Self:
+        if self.grpo.lora is not None and self.model.lora is not None:
+            raise ValueError(
+                "grpo.lora: is for GRPO after SFT of all weights; fix: model.lora: null, or grpo.lora: null"
+            )
         return self
 
     @model_validator(mode="after")

@@ -78,6 +78,11 @@ def list_comments(text: str) -> list[str]:
         ("{renamed: [0]", "{renamed: [0, 5]", r"transfer\.shots\.renamed: 5 not in evaluate\.shots"),
         ("unseen: [0, 2, 4]}", "unseen: []}", r"transfer\.shots\.unseen"),
         ("blocksworld: {count: 24,", "harbour: {count: 24,", r"transfer\.larger: no entry .* for harbour"),
+        (
+            "  lora: null                     # of GRPO",
+            "  lora: {r: 8, alpha: 8, dropout: 0.0, target_modules: all-linear, merge: false} #",
+            r"grpo\.lora: .*merge must be true",
+        ),
         (ABLATIONS, "  run: [unknown]", "ablations: .*run: no entry under `variants` for unknown"),
         (ABLATIONS, "  run: [uniform, uniform]", "ablations: .*run: names a variant twice"),
         ("reward: dense}}", "rewards: dense}}", r"ablations\.variants\.dense\.grpo\.rewards: unknown key"),
@@ -361,3 +366,16 @@ def test_requested_runs_have_a_listed_size_seed_and_variant() -> None:
     assert not is_requested(Run("uniform", 400, 3407), ablated)
     assert not is_requested(Run("pointer-sft", 400, 3407), params)
     assert is_requested(Run("pointer-sft", 400, 3407), params, methods=("pointer-sft",))
+
+
+def test_lora_of_grpo_is_for_sft_of_all_weights(root: Path) -> None:
+    lora = "  lora: {r: 8, alpha: 16, dropout: 0.0, target_modules: all-linear, merge: true} #"
+    file = root / "params.yaml"
+    replace_text(file, "  lora: null                     # of GRPO", lora)
+    params = load_params(root=root)
+    assert params.model.lora is None
+    assert params.move_grpo_lora().model.lora == params.grpo.lora
+    assert params.move_grpo_lora().move_grpo_lora() == params.move_grpo_lora()
+    replace_text(file, "  lora: null  ", lora)
+    with pytest.raises(ParamsError, match=r"grpo\.lora: is for GRPO after SFT of all weights; fix: model\.lora: null"):
+        load_params(root=root)

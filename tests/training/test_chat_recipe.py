@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 import chat_runs
 from chat_runs import GRPO, SFT
@@ -45,6 +46,9 @@ def test_recipe_trains_and_evaluates_a_tiny_chat_model(build_params: Callable[..
     chat_runs.prepare(params)
     chat_runs.train_and_evaluate(params)
     chat_runs.check_outputs()
+    sft, grpo = (load_file(results().model(run) / "model.safetensors") for run in (SFT, GRPO))
+    changed = {name for name in sft if not torch.equal(sft[name], grpo[name])}
+    assert changed == {name for name in sft if name.endswith("_proj.weight")}  # what grpo.lora adapts
     for row in read_rows(results().answers(GRPO)):
         assert "(:init" not in row["prompt"]
         assert f"{chat_runs.START}user\n{row['domain']}\nobjects " in row["prompt"]

@@ -124,7 +124,9 @@ def estimate_memory(workload: Workload, measurement: Measurement, params: Params
     """Estimate from the longest prompts; activations are those that the forward pass keeps for the backward pass."""
     sft, grpo, measured = params.sft, params.grpo, measurement
     trained = (measured.weights, measured.gradients, measured.optimizer)
-    reference = measured.weights if grpo.beta and params.model.lora is None else 0  # a copy, for the KL term
+    reference = (
+        measured.weights if grpo.beta and params.move_grpo_lora().model.lora is None else 0
+    )  # a copy, for the KL term
     longest = workload.longest_prompt + workload.max_completion
     completions = min(grpo.micro_batch_size, grpo.batch_size * grpo.num_generations)
     prompts = completions if params.model.gradient_checkpointing else math.ceil(completions / grpo.num_generations)

@@ -20,7 +20,7 @@ def run(params: Params, run: Run) -> None:
 
     from planward.inference import models
 
-    varied = params.variant(run.method).model_copy(update={"seed": run.seed})
+    varied = params.variant(run.method).move_grpo_lora().model_copy(update={"seed": run.seed})
     models.choose_backend(varied.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import grpo
 

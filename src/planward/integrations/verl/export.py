@@ -77,7 +77,7 @@ def export_run(params: Params, run: Run, cluster: ClusterConfig, folder: Path | 
         ValueError: the schedule does not match the parameters or problems, or a reference completion fails.
         VerifierError: no verdict could be reached.
     """
-    params = params.variant(run.method).model_copy(update={"seed": run.seed})
+    params = params.variant(run.method).move_grpo_lora().model_copy(update={"seed": run.seed})
     check_supported(params, cluster)
     results = paths.results(params.task)
     folder = results.export(run) if folder is None else folder
