@@ -44,10 +44,8 @@ def main() -> None:
         records = write_problems(folder, arguments.count)
         for model in arguments.models:
             planner = Planner(model)
-            runs = [
-                (plan_all(planner, folder, Path(name, f"{Path(model).name}-{n}")), plan_plainly(planner, folder, records))
-                for n in range(arguments.repeats)
-            ]
+            outs = [Path(name, f"{Path(model).name}-{n}") for n in range(arguments.repeats)]
+            runs = [(plan_all(planner, folder, out), plan_plainly(planner, folder, records)) for out in outs]
             print_rows(model, runs, len(records))
 
 
@@ -85,17 +83,22 @@ def plan_plainly(planner: Planner, folder: Path, records: list[Record]) -> tuple
     start, generating, completions = perf_counter(), 0.0, list[str]()
     task = PlanningTask(planner.task.params, folder)
     tokenizer, size = planner.tokenizer, planner.settings.batch_size
-    prompts = [encode_prompt(tokenizer, task.prompt(record, []), {}) for record in records]
-    for first in range(0, len(prompts), size):
+    batches = [
+        [record for record in records if record.domain == style][first : first + size]
+        for style in STYLES
+        for first in range(0, len(records) // len(STYLES), size)
+    ]
+    for batch in batches:
+        prompts = [encode_prompt(tokenizer, task.prompt(record, []), {}) for record in batch]
         begin = perf_counter()
-        batch = tokenizer.pad({"input_ids": prompts[first : first + size]}, return_tensors="pt", padding_side="left")
+        padded = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
         with torch.no_grad():
             tokens = planner.network.generate(
-                **batch.to(planner.network.device),
+                **padded.to(planner.network.device),
                 max_new_tokens=planner.prompt_config.max_completion_tokens,
                 do_sample=False,
             )
-        completions += tokenizer.batch_decode(tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        completions += tokenizer.batch_decode(tokens[:, padded["input_ids"].shape[1] :], skip_special_tokens=True)
         generating += perf_counter() - begin
     plans = [task.undo_renaming(record, text) for record, text in zip(records, completions, strict=True)]
     verdicts = task.judge(list(zip(records, plans, strict=True)))

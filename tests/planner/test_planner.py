@@ -19,6 +19,7 @@ import chat_runs
 import planward
 from foreign_problems import write_problems
 from planward.cli import app
+from planward.core.prompt_templates import PromptTemplate
 from planward.core.runs import Run
 from planward.params import ParamsError
 from planward.planner import Planner, SearchConfig
@@ -28,7 +29,6 @@ from planward.planner.folders import plan_folder
 from planward.planner.problems import RandomExamples, build_record, read_examples
 from planward.planner.settings import find_model, load_settings
 from planward.tasks.planning.judgement import judge_text
-from planward.core.prompt_templates import PromptTemplate
 from support import ROOT, read_rows, write_lines
 
 BASE = ROOT / "models/base"
@@ -56,6 +56,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def planner(empty: Path) -> Planner:
+    assert not list(empty.iterdir())
     torch.set_num_threads(1)
     return Planner(BASE)
 
@@ -302,7 +303,8 @@ def test_command_prints_a_plan_that_validate_accepts(empty: Path, problems: Path
     assert CliRunner().invoke(app, ["validate", *files, str(empty / "spanner.plan")]).exit_code == 0
 
 
-def test_command_fails_like_validate(empty: Path) -> None:
+@pytest.mark.usefixtures("empty")
+def test_command_fails_like_validate() -> None:
     files = [str(UNKNOWN / "domain.pddl"), str(UNKNOWN / "p1.pddl")]
     done = CliRunner().invoke(app, ["plan", *files, "--model", str(BASE), "--json"])
     assert done.exit_code == 1
@@ -314,7 +316,8 @@ def test_command_fails_like_validate(empty: Path) -> None:
     assert "missing.pddl: no such file" in missing.stderr
 
 
-def test_command_plans_for_a_folder(empty: Path, folder: SimpleNamespace) -> None:
+@pytest.mark.usefixtures("empty")
+def test_command_plans_for_a_folder(folder: SimpleNamespace) -> None:
     command = ["plan", str(folder.domain), str(folder.files)]
     done = CliRunner().invoke(app, [*command, "--model", str(BASE), "--out", str(folder.out), "--json"])
     assert done.exit_code == 1, done.output  # two files cannot be used

@@ -121,7 +121,7 @@ def _print_result(result: PlanResult, planner: Planner, *, as_json: bool) -> Non
     if as_json:
         print(json.dumps({"model": str(planner.folder), **result.as_dict()}))
         return
-    print(result.format_plan(), end="")
+    print(result.format_plan(), end="", flush=True)  # before the verdict, where both go to one file
     lines = [f"model: {planner.folder}", f"label: {result.verdict.label}"]
     if result.verdict.detail:
         lines.append(f"detail: {result.verdict.detail}")

@@ -55,6 +55,8 @@ def measure_cost(domain: Path, problem: Path, plan: str, timeout: float) -> Cost
 
 def _read_metric(problem: Path) -> str | None:
     """Return `minimize` or `maximize`; None where the problem has no metric."""
+    if b":metric" not in problem.read_bytes().lower():
+        return None
     try:
         sections = read_pddl_file(problem)
     except PddlError:

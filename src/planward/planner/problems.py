@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from planward.core.records import Meta, Record, read_records
 from planward.core.tasks import Task
 from planward.params import ParamsError
-from planward.pddl.expressions import Symbol, read_pddl_file
 from planward.selectors.pools import sample_pool
 
 # From a problem to its worked examples, in the prompt's order. A trained selector is one such function.
 ExampleSelector = Callable[[Record], Sequence[Record]]
+NAME_PATTERN = re.compile(r"\(\s*define\s*\(\s*domain\s+([^\s()]+)", re.IGNORECASE)
+COMMENT_PATTERN = re.compile(r";.*")
 
 
 def build_record(domain: Path, problem: Path) -> Record:
-    """Return the record of a problem, with absolute paths; raises PddlError where the domain is unreadable."""
+    """Return the record of a problem, with absolute paths."""
     meta = Meta(
         scenario=read_domain_name(domain), domain_file=str(domain.resolve()), problem_file=str(problem.resolve())
     )
@@ -26,10 +30,9 @@ def build_record(domain: Path, problem: Path) -> Record:
 
 def read_domain_name(domain: Path) -> str:
     """Return the domain's name, in lower case; that of the file where it has none."""
-    match read_pddl_file(domain):
-        case [_, [_, Symbol() as name], *_]:
-            return str(name).lower()
-    return domain.stem.lower()
+    text = COMMENT_PATTERN.sub("", domain.read_text(encoding="utf-8-sig", errors="replace"))
+    match = NAME_PATTERN.search(text)
+    return (match[1] if match else domain.stem).lower()
 
 
 def read_examples(file: Path) -> list[Record]:
@@ -64,12 +67,19 @@ class RandomExamples:
     task: Task
 
     def __call__(self, problem: Record) -> list[Record]:
-        same = [record for record in self.pool if read_domain_name(Path(record.meta.domain_file)) == problem.domain]
+        same = self._by_domain.get(problem.domain)
         if not same:
             raise ParamsError(f"the file of worked examples has none of the domain {problem.domain}")
         # Samples are seeded by the problem's content, so that a moved file gets the same ones.
         query = problem.model_copy(update={"id": self.task.core_digest(problem)})
         return sample_pool(query, same, self.task.core_digest, self.count, str(self.seed))
+
+    @cached_property
+    def _by_domain(self) -> dict[str, list[Record]]:
+        by_domain = defaultdict[str, list[Record]](list)
+        for record in self.pool:
+            by_domain[read_domain_name(Path(record.meta.domain_file))].append(record)
+        return dict(by_domain)
 
 
 def _resolve_files(record: Record, roots: Sequence[Path], place: str) -> Record:
