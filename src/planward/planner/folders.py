@@ -114,7 +114,8 @@ def _describe_settings(
     """Return all that decides the plans: weights and templates by content, decoding, worked examples."""
     pool = examples.pool if isinstance(examples, RandomExamples) else examples
     solved = "\n".join(example.model_dump_json(include={"id", "response"}) for example in pool)
-    weights = {file.name: compute_md5(file) for file in sorted(planner.folder.iterdir()) if file.suffix != ".md"}
+    files = [file for file in sorted(planner.folder.rglob("*")) if file.is_file() and file.suffix != ".md"]
+    weights = {file.relative_to(planner.folder).as_posix(): compute_md5(file) for file in files}
     return {
         "model": weights,
         "prompt": identify_prompts(planner.prompt_config) | {"template": None},
