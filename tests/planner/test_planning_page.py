@@ -35,4 +35,4 @@ def test_page_shows_what_command_and_python_print(project: Path, capsys: pytest.
         else:
             continue
         checked.append(block.language)
-    assert checked == ["pddl", "console", "python", "text"]
+    assert checked == ["lisp", "console", "python", "text"]

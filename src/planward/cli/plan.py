@@ -36,9 +36,13 @@ def plan(
         typer.Option(help="Worked examples: JSON lines as in results/score/train.jsonl; see --shots."),
     ] = None,
     shots: Annotated[
-        int,
-        typer.Option(min=1, help="With --examples: how many of the problem's domain stand in the prompt, at random."),
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --examples: how many of the problem's domain stand in the prompt, at random.",
+            show_default="1",
+        ),
+    ] = None,
     samples: Annotated[
         int, typer.Option(min=1, help="Draw at most so many completions, in rounds, until one is a valid plan.")
     ] = 1,
@@ -69,6 +73,8 @@ def plan(
     if problem.is_dir() != (out is not None):
         wrong = "a folder of problems needs one" if out is None else "only for a folder of problems"
         raise typer.BadParameter(wrong, param_hint="--out")
+    if shots is not None and examples is None:
+        raise typer.BadParameter("there are no examples to choose from; name their file", param_hint="--examples")
     limit_threads()
     with report_errors():
         from planward.planner import Planner
@@ -78,7 +84,7 @@ def plan(
             raise ParamsError(f"{domain if problem.exists() else problem}: no such file")
         planner = Planner(model, repair_template=repair_template)
         search = planner.build_search(samples, temperature, best=best, repair=repair, seed=seed)
-        pool = RandomExamples(read_examples(examples), shots, search.seed, planner.task) if examples else ()
+        pool = RandomExamples(read_examples(examples), shots or 1, search.seed, planner.task) if examples else ()
         if out is not None:
             success = _plan_folder(planner, domain, problem, out, search, pool, as_json=as_json)
         else:
