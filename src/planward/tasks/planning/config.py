@@ -51,7 +51,7 @@ REFERENCE_LENGTH = "reference_length"  # a weight's name: the number of actions 
 
 class DifficultyConfig(Section):
     pattern: str = ".*"
-    weights: dict[str, float] = {REFERENCE_LENGTH: 1}
+    weights: dict[str, float] = Field(default={REFERENCE_LENGTH: 1})
 
     @model_validator(mode="after")
     def check_weights(self) -> DifficultyConfig:

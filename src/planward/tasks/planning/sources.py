@@ -88,8 +88,9 @@ def is_domain_file(file: Path) -> bool:
 def find_domain_file(problem: Path, root: Path) -> Path:
     """Find a problem's own domain file, or else the next domain.pddl beside it or above, up to `root`.
 
-    A problem's own domain file is named as in the collections of IPC problems: p01-domain.pddl beside p01.pddl or
-    p01-s2.pddl, domain-p01.pddl or domain_p01.pddl beside p01.pddl, domains/domain-1.pddl for instances/instance-1.pddl.
+    A problem's own domain file is named as in collections of IPC problems: p01-domain.pddl beside p01.pddl or
+    p01-s2.pddl, domain-p01.pddl or domain_p01.pddl beside p01.pddl, or domains/domain-1.pddl for
+    instances/instance-1.pddl.
     """
     folder, stem = problem.parent, problem.stem
     own = [folder / f"{part}-domain.pddl" for part in (stem, stem.partition("-")[0])]
