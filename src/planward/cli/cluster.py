@@ -13,13 +13,13 @@ from planward.core.registry import load_params
 from planward.core.runs import Run
 
 PANEL = "On a cluster"
-export = typer.Typer(help="Write a run for another trainer.", no_args_is_help=True)
+export = typer.Typer(help="Write a run for another trainer, or its answers for a benchmark.", no_args_is_help=True)
 launch = typer.Typer(help="Submit an exported run to a cluster.", no_args_is_help=True)
 
 
 @export.callback()
 def _export() -> None:
-    """Write a run for another trainer."""
+    """Write a run for another trainer, or its answers for a benchmark."""
 
 
 @launch.callback()

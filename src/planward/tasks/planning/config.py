@@ -25,7 +25,7 @@ def check_sizes(domains: Domains) -> Domains:
 
 
 class ProblemsConfig(Section):
-    source: Literal["generated", "jsonl", "pddl"]
+    source: Literal["generated", "jsonl", "pddl", "planbench"]
     path: Path
     planner: Literal["search", "fast-downward"]
     max_states: int = Field(gt=0)
@@ -46,9 +46,12 @@ class ProblemsConfig(Section):
         return cast(int, self.generated[domain]["count"])  # see `check_sizes`
 
 
+REFERENCE_LENGTH = "reference_length"  # a weight's name: the number of actions of the reference plan
+
+
 class DifficultyConfig(Section):
-    pattern: str
-    weights: dict[str, float]
+    pattern: str = ".*"
+    weights: dict[str, float] = Field(default={REFERENCE_LENGTH: 1})
 
     @model_validator(mode="after")
     def check_weights(self) -> DifficultyConfig:
@@ -57,7 +60,7 @@ class DifficultyConfig(Section):
         except re.error as error:
             raise ValueError(f"pattern is not a regular expression: {error}") from None
         for name in self.weights:
-            if name not in fields:
+            if name not in fields and name != REFERENCE_LENGTH:
                 raise ValueError(f"weights.{name}: the pattern has no group (?P<{name}>...)")
         return self
 

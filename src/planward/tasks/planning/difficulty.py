@@ -1,16 +1,21 @@
-"""Difficulty of a problem, parsed from its file's name."""
+"""Difficulty of a problem, from the numbers in its file's name and the length of its reference plan."""
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
 
-from planward.tasks.planning.config import DifficultyConfig
+from planward.tasks.planning.config import REFERENCE_LENGTH, DifficultyConfig
 
 
-def parse_difficulty(problem_file: str, difficulty: DifficultyConfig) -> float | None:
-    """Compute the weighted sum of the numbers in a file's name; None where the name does not match the pattern."""
+def parse_difficulty(problem_file: str, difficulty: DifficultyConfig, reference_length: int = 0) -> float | None:
+    """Compute the weighted sum of the numbers; None where the file's name does not match the pattern.
+
+    Args:
+        reference_length: number of actions of the reference plan.
+    """
     match = re.fullmatch(difficulty.pattern, PurePosixPath(problem_file).stem, re.IGNORECASE)
     if match is None:
         return None
-    return sum(weight * int(match[field]) for field, weight in difficulty.weights.items())
+    numbers = match.groupdict() | {REFERENCE_LENGTH: reference_length}
+    return sum(weight * int(numbers[name]) for name, weight in difficulty.weights.items())

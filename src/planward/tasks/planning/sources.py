@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,9 +23,11 @@ from planward.tasks.planning.dialects import Dialect, build_dialect
 from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem, find_plan, render_problem
 from planward.tasks.planning.domains.constraints import constrain_instance
 from planward.tasks.planning.domains.instances import Instance
+from planward.tasks.planning.planbench import copy_problems
 from planward.tasks.planning.prompt import INSTRUCTION
 
 T = TypeVar("T")
+_DEFINES_DOMAIN = re.compile(r"\A(?:\s|;[^\n]*)*\(\s*define\s*\(\s*domain\s", re.IGNORECASE)
 
 
 def prepare_problems(params: PlanningParams, folder: Path) -> None:
@@ -37,6 +40,8 @@ def prepare_problems(params: PlanningParams, folder: Path) -> None:
     elif source == "pddl":
         copy_tree(path, ("*.pddl",), folder)
         write_jsonl(folder / "problems.jsonl", iter_pddl_records(folder, path.resolve().name, params.difficulty))
+    elif source == "planbench":
+        write_jsonl(folder / "problems.jsonl", copy_problems(path, folder))
     else:
         patterns = ("*.pddl", "*.jsonl" if path.is_dir() else path.name)
         copy_tree(path if path.is_dir() else path.parent, patterns, folder)
@@ -53,25 +58,46 @@ def copy_tree(folder: Path, patterns: Iterable[str], to: Path) -> None:
 
 
 def iter_pddl_records(root: Path, name: str, known: Container[str]) -> Iterator[Record]:
-    """Yield a record per problem file, without a plan; a domain.pddl applies to the files beside and below it.
+    """Yield a record per problem file, without a plan.
 
     Args:
         name: of the folder that was copied to `root`.
         known: names of the domains in params.yaml.
     """
     for file in sorted(root.rglob("*.pddl")):
-        if file.name == "domain.pddl":
+        if is_domain_file(file):
             continue
-        parents = [folder for folder in file.parents if folder == root or root in folder.parents]
-        domain_folder = next((folder for folder in parents if (folder / "domain.pddl").exists()), file.parent)
-        domain_file = domain_folder / "domain.pddl"
-        folder_name = name if domain_folder == root else domain_folder.name
+        domain_file = find_domain_file(file, root)
+        folder = domain_file.parent.parent if domain_file.parent.name == "domains" else domain_file.parent
+        folder_name = name if folder == root else folder.name
         meta = Meta(
             scenario=find_domain_name(folder_name, domain_file, known),
             domain_file=domain_file.relative_to(root).as_posix(),
             problem_file=file.relative_to(root).as_posix(),
         )
         yield Record(prompt=INSTRUCTION, meta=meta)
+
+
+def is_domain_file(file: Path) -> bool:
+    """Whether a file is domain.pddl, or has `domain` in its name and defines one."""
+    if file.name == "domain.pddl":
+        return True
+    return "domain" in file.stem and bool(_DEFINES_DOMAIN.match(file.read_text(encoding="utf-8-sig", errors="replace")))
+
+
+def find_domain_file(problem: Path, root: Path) -> Path:
+    """Find a problem's own domain file, or else the next domain.pddl beside it or above, up to `root`.
+
+    A problem's own domain file is named as in collections of IPC problems: p01-domain.pddl beside p01.pddl or
+    p01-s2.pddl, domain-p01.pddl or domain_p01.pddl beside p01.pddl, or domains/domain-1.pddl for
+    instances/instance-1.pddl.
+    """
+    folder, stem = problem.parent, problem.stem
+    own = [folder / f"{part}-domain.pddl" for part in (stem, stem.partition("-")[0])]
+    own += [folder / f"domain{separator}{stem}.pddl" for separator in "-_"]
+    own.append(folder.parent / "domains" / f"domain-{stem.rpartition('-')[2]}.pddl")
+    shared = [above / "domain.pddl" for above in problem.parents if above == root or root in above.parents]
+    return next((file for file in (*own, *shared) if file.exists()), folder / "domain.pddl")
 
 
 def find_domain_name(folder: str, domain_file: Path, known: Container[str]) -> str:

@@ -65,8 +65,9 @@ class PlanningTask:
         return self.line_validator.validate_line(line, domain)
 
     def score_difficulty(self, problem: Record) -> float | None:
-        """Parse the difficulty from the file's name; None where the name does not match the domain's pattern."""
-        return parse_difficulty(problem.meta.problem_file, self.params.difficulty[problem.domain])
+        """Compute the difficulty; None where the file's name does not match the domain's pattern."""
+        length = len(extract_plan(problem.response or "") or ())
+        return parse_difficulty(problem.meta.problem_file, self.params.difficulty[problem.domain], length)
 
     def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
         return sample_examples(problem, pool, count, seed)
