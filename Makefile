@@ -13,7 +13,7 @@ report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit
+test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
@@ -68,6 +68,10 @@ clean:
 .venv/4bit: requirements-4bit.lock .venv/ready ## the extra `4bit`
 	$(PIP) -r requirements-4bit.lock
 	touch .venv/4bit
+
+.venv/endpoints: requirements-endpoints.lock .venv/ready ## the extra `endpoints`, and what `transformers serve` needs
+	$(PIP) -r requirements-endpoints.lock
+	touch .venv/endpoints
 
 .venv-gpu/ready: requirements.lock requirements-gpu.lock pyproject.toml ## the extra `gpu`; torchvision goes where it does not fit torch
 	$(PYTHON) -m venv .venv-gpu

@@ -20,7 +20,7 @@ from planward.stages.selectors import compare as compare_selectors
 from support import ROOT, merge_values, read_rows
 
 DOMAINS, BUCKETS = ("blocksworld", "ferry"), ("easy", "medium", "hard")
-SKILL = {"base": 3, "sft": 5, "grpo": 8, "dense": 2, "uniform": 8}  # solved of ten problems
+SKILL = {"base": 3, "sft": 5, "grpo": 8, "dense": 2, "uniform": 8, "gpt-x": 6}  # solved of ten problems
 HOSTILE = "<script>alert('plan')</script>"
 
 

@@ -313,6 +313,66 @@ class AblationsConfig(Section):
         return self
 
 
+class EndpointConfig(Section):
+    """A model behind an OpenAI-compatible API: what decides its completions."""
+
+    url: str
+    model: str = Field(min_length=1)
+    api: Literal["chat", "completions"] = "chat"
+    max_completion_tokens: int | None = Field(default=None, gt=0)  # None: prompt.max_completion_tokens
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")  # of the section, so that the message does not show a key in the URL
+    def check_url(self) -> EndpointConfig:
+        if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", self.url):
+            raise ValueError("url must be http(s)://HOST[:PORT][/PATH] without user, password and query; keys: key_env")
+        return self
+
+    @field_validator("options")
+    @classmethod
+    def check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(options.keys() & {"model", "messages", "prompt", "n", "best_of", "stream"}):
+            raise ValueError(f"{', '.join(taken)}: a field of the request that the pipeline sets itself")
+        return options
+
+
+class AccessConfig(Section):
+    """How an endpoint is asked; changes no completion."""
+
+    key_env: str | None = None
+    concurrency: int = Field(default=8, gt=0)
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    timeout_s: float = Field(default=600, gt=0)
+    max_retries: int = Field(default=5, ge=0)
+    token_budget: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")  # of the section, so that the message does not show a key
+    def check_key_env(self) -> AccessConfig:
+        if self.key_env is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.key_env):
+            raise ValueError("key_env must be a variable's name (capitals, digits and _), not the key")
+        return self
+
+
+class EndpointsConfig(Section):
+    """Hosted and served models that are evaluated beside the run's own; `access` has entries of the same names."""
+
+    run: list[str] = []
+    models: dict[str, EndpointConfig] = {}
+    access: dict[str, AccessConfig] = {}
+
+    @model_validator(mode="after")
+    def check_names(self) -> EndpointsConfig:
+        for name in self.models:
+            if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+                raise ValueError(f"models.{name}: a name is small letters, digits, - and _, and begins with a letter")
+        for key, names in (("run", self.run), ("access", list(self.access))):
+            if unknown := [name for name in names if name not in self.models]:
+                raise ValueError(f"{key}: no entry under `models` for {', '.join(unknown)}")
+        if len(set(self.run)) < len(self.run):
+            raise ValueError("run: names an endpoint twice")
+        return self
+
+
 class Params(Section):
     """What all tasks share. A task's own parameters are a subclass, `tasks.NAME.*.config`."""
 
@@ -334,6 +394,12 @@ class Params(Section):
     evaluate: EvaluateConfig
     compare: CompareConfig
     ablations: AblationsConfig = AblationsConfig(dataset_size=0, run=[], variants={})
+    endpoints: EndpointsConfig = EndpointsConfig()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of the main tables: endpoints stand beside `METHODS`."""
+        return (*METHODS, *self.endpoints.run)
 
     def move_grpo_lora(self) -> Self:
         """Parameters of a GRPO run whose `grpo.lora`, if given, is where all stages look for it: `model.lora`."""
@@ -386,6 +452,25 @@ class Params(Section):
             raise ValueError(
                 "grpo.lora: is for GRPO after SFT of all weights; fix: model.lora: null, or grpo.lora: null"
             )
+        return self
+
+    @model_validator(mode="after")
+    def check_endpoints(self) -> Self:
+        for name in self.endpoints.models:
+            if name.partition("-")[0] in (*METHODS, *self.ablations.variants):  # its files might be those of a run
+                raise ValueError(f"endpoints.models.{name}: begins like another method; choose another name")
+        for name in self.endpoints.run:
+            api, style = self.endpoints.models[name].api, self.prompt.style
+            if api == "chat" and style == "compact":
+                raise ValueError(
+                    f"endpoints.models.{name}.api: chat, but prompt.style is compact, whose text only models/base "
+                    "understands; fix: prompt.style: full, or api: completions for a server of such a model"
+                )
+            if api == "completions" and style == "full":
+                raise ValueError(
+                    f"endpoints.models.{name}.api: completions takes plain text, but prompt.style is full, a chat; "
+                    "fix: api: chat"
+                )
         return self
 
     @model_validator(mode="after")

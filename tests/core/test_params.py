@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,9 @@ from planward.core.recipes import apply_recipe, check_params, list_changes, reso
 from planward.core.registry import load_params, parse_params
 from planward.core.runs import BASE, Run, is_requested
 from planward.integrations.verl.config import load_cluster_config
-from planward.params import ParamsError, read_yaml
+from planward.params import ParamsError, read_yaml, validate_section
 from planward.selectors.config import load_selectors_config
+from planward.tasks.planning.config import PlanningParams
 from support import ROOT
 
 RECIPES = sorted((ROOT / "workflow/recipes").glob("*.yaml"))
@@ -379,3 +382,41 @@ def test_lora_of_grpo_is_for_sft_of_all_weights(root: Path) -> None:
     replace_text(file, "  lora: null  ", lora)
     with pytest.raises(ParamsError, match=r"grpo\.lora: is for GRPO after SFT of all weights; fix: model\.lora: null"):
         load_params(root=root)
+
+
+CHAT = {"url": "https://example.org/v1", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"run": ["gpt-x"]}, "run: no entry under `models` for gpt-x"),
+        (
+            {"run": ["gpt-x"], "models": {"gpt-x": CHAT}},
+            "models.gpt-x.api: chat, but prompt.style is compact",
+        ),
+        ({"models": {"grpo-100": CHAT}}, "endpoints.models.grpo-100: begins like another method"),
+        ({"models": {"uniform": CHAT}}, "endpoints.models.uniform: begins like another method"),
+        ({"models": {"../x": CHAT}}, "models.../x: a name is small letters"),
+        ({"models": {"gpt": CHAT | {"options": {"stream": True}}}}, "stream: a field of the request"),
+        ({"models": {"gpt": CHAT}, "access": {"gpt": {"concurrency": 0}}}, "endpoints.access.gpt.concurrency"),
+        ({"models": {"gpt": CHAT}, "access": {"gtp": {}}}, "access: no entry under `models` for gtp"),
+    ],
+)
+def test_wrong_endpoints_are_named_by_key(shipped: PlanningParams, section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=re.escape(message)):
+        validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"models": {"gpt": CHAT | {"url": "https://user:sk-4711@example.org/v1"}}},
+        {"models": {"gpt": CHAT | {"url": "https://example.org/v1?key=sk-4711"}}},
+        {"models": {"gpt": CHAT}, "access": {"gpt": {"key_env": "sk-4711"}}},
+    ],
+)
+def test_key_in_the_wrong_place_is_not_shown(shipped: PlanningParams, section: dict[str, Any]) -> None:
+    with pytest.raises(ParamsError, match="endpoints") as error:
+        validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+    assert "sk-4711" not in str(error.value)

@@ -38,7 +38,7 @@ STAGES = list_stages()
 def entry_modules(stage: PipelineStage) -> set[str]:
     """The stage's module, and the task's where it loads one by name."""
     command = [word for word in shlex.split(stage.cmd)[1:] if not word.startswith("-")]
-    path = command[:2] if command[0] in ("selectors", "transfer") else command[:1]
+    path = command[:2] if command[0] in ("endpoints", "selectors", "transfer") else command[:1]
     module = f"planward.stages.{'.'.join(path)}"
     task = stage.cmd.partition("--task ")[2].split(" ")[0] or "planning"
     entries = {module}

@@ -49,7 +49,8 @@ class Family:
         for key, values in self.values.items():
             values["key"] = key
         template = getattr(definition, "template", None) or definition.definition
-        texts = [text for kind in ("outs", "metrics") for text in map(self._path, template.get(kind, ()))]
+        outs = [out for kind in ("outs", "metrics") for out in template.get(kind, ()) if not self._is_kept(out)]
+        texts = [self._path(out) for out in outs]
         self.outputs = [resolver.context.resolve(ITEM.sub(self._wildcard, text)) for text in texts]
         names = dict.fromkeys(re.findall(r"\{(\w+)\}", " ".join(self.outputs)))
         self.constraints = {
@@ -59,6 +60,10 @@ class Family:
 
     def _path(self, out):
         return out if isinstance(out, str) else next(iter(out))
+
+    def _is_kept(self, out):
+        """Whether the stage continues the file (`persist`), which Snakemake would delete before and after a failure."""
+        return isinstance(out, dict) and next(iter(out.values())).get("persist", False)
 
     def _wildcard(self, match):
         is_item = any(match[1] in values for values in self.values.values())

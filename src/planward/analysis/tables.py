@@ -99,15 +99,16 @@ def compute_seeds_table(outcomes: pd.DataFrame, confidence: float, extra: Sequen
 
 
 def compute_paired_table(success: SuccessArrays, uncertainty: Uncertainty) -> pd.DataFrame:
-    """Paired comparisons of the methods at each N and shot_num, on the same problems.
+    """Paired comparisons of the methods at each N and shot_num, on the same problems; of untrained ones with N = 0.
 
     Differences are success of b minus success of a, in points; `p_holm` is adjusted over the table.
     """
     comparisons = [
         ({"shot_num": shot_num, "dataset_size": size}, a, b)
         for shot_num in success.shot_nums
-        for size in dict.fromkeys(n for _, n in success.arrays if n)
+        for size in dict.fromkeys([0, *(n for _, n in success.arrays)])
         for a, b in combinations([run for run in success.arrays if run[1] in (0, size)], 2)
+        if size in (a[1], b[1])
     ]
     rows = compute_comparison_rows(success, comparisons, success.all_problems, uncertainty)
     return adjust_comparisons(rows, ["shot_num", "dataset_size"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from planward.cli import benchmarks, cluster, plan, selectors, stages, tools, transfer
+from planward.cli import benchmarks, cluster, endpoints, plan, selectors, stages, tools, transfer
 
 app = typer.Typer(
     help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 stages.register(app)
 app.add_typer(transfer.app, name="transfer", rich_help_panel=stages.PANEL)
+app.add_typer(endpoints.app, name="endpoints", rich_help_panel=stages.PANEL)
 app.add_typer(selectors.app, name="selectors", rich_help_panel=stages.PANEL)
 plan.register(app)
 tools.register(app)

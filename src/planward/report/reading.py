@@ -97,7 +97,7 @@ def select_largest_runs(results: paths.Results, params: Params, methods: Sequenc
 
 def iter_largest_run_predictions(results: paths.Results, params: Params) -> Iterator[Prediction]:
     """Predictions of the runs of `select_largest_runs` with the fewest worked examples, method by method."""
-    for path in select_largest_runs(results, params, METHODS):
+    for path in select_largest_runs(results, params, params.methods):
         for prediction in read_predictions(path):
             if prediction.shot_num == min(params.evaluate.shots):
                 yield prediction

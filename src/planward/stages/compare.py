@@ -10,7 +10,7 @@ from planward.analysis.pass_at_k import compute_pass_at_k_table, read_samples
 from planward.analysis.success_arrays import SuccessArrays
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
-from planward.params import METHODS, Params
+from planward.params import Params
 
 
 def run(params: Params) -> None:
@@ -22,9 +22,9 @@ def run(params: Params) -> None:
         SamplesError: the files of sampled completions do not hold the same problems.
     """
     results = paths.results(params.task)
-    outcomes = read_outcomes(results.predictions, params)
+    outcomes = read_outcomes(results.predictions, params, params.methods)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
-    trained = outcomes[outcomes["method"].isin(METHODS)]
+    trained = outcomes[outcomes["method"].isin(params.methods)]
     answers = SuccessArrays.from_outcomes(trained)
     cells = tables.compute_headline_table(answers, by)
     reference_lengths = read_reference_lengths(results.score / "difficulty.csv")

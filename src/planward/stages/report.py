@@ -25,7 +25,7 @@ from planward.core.files import open_atomic
 from planward.core.records import Meta, Prediction, read_predictions
 from planward.core.registry import load_params, task_spec
 from planward.core.runs import SELECTORS, Run, is_requested, iter_run_files
-from planward.params import METHODS, Params
+from planward.params import Params
 from planward.pddl.expressions import UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
 from planward.report import reading
@@ -50,7 +50,7 @@ class Track:
     title: str
     params: Params  # of the task; for the selectors those of planning
     results: paths.Results
-    methods: Sequence[str] = METHODS  # those that are trained at every dataset size
+    methods: Sequence[str]  # those of its main tables: trained at every dataset size, or untrained
 
     @property
     def is_task(self) -> bool:
@@ -119,7 +119,8 @@ def _load_track(name: str, params: Params) -> Track:
     if name == "selectors":
         return Track(name, SELECTORS_TITLE, params, paths.SELECTORS, SELECTORS)
     spec = task_spec(name)
-    return Track(name, spec.title, params if name == params.task else load_params(name), paths.results(name))
+    params = params if name == params.task else load_params(name)
+    return Track(name, spec.title, params, paths.results(name), params.methods)
 
 
 def _read_optional_text(path: Path) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
@@ -38,9 +40,15 @@ def draw_success_panels(table: pd.DataFrame, by: str, heading: str) -> list[Figu
             )
             for method, rows in part.groupby("method", sort=False)
         }
-        colours = [COLOURS[method] for method in dict.fromkeys(part["method"])]
+        colours = choose_colours(dict.fromkeys(part["method"]))
         panels.append(figures.draw_intervals(heading.format(value), series, "worked examples in the prompt", colours))
     return panels
+
+
+def choose_colours(methods: Iterable[str]) -> list[int]:
+    """The colours of methods; endpoints take, in turn, those that no other method has."""
+    free = cycle(sorted(set(range(len(figures.PALETTE))) - set(COLOURS.values())))
+    return [COLOURS[method] if method in COLOURS else next(free) for method in methods]
 
 
 def build_success_table(table: pd.DataFrame, column: str, shot_num: int) -> Table:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from planward.analysis.names import (
+    ORDERS,
     describe_intervals,
     describe_test,
     format_detectable_note,
@@ -21,22 +22,38 @@ from planward.report.sections.elements import Table, find_block_starts, format_d
 
 
 def list_findings(paired: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> list[str]:
-    """Two sentences on the last method: at the largest N with the fewest examples, and over all comparisons."""
+    """Two sentences on the last method that is trained, and one on each endpoint.
+
+    The first is on the largest N with the fewest examples, the second on all comparisons.
+    """
     if paired.empty:
         return ["Only one method was evaluated, so there is nothing to compare."]
-    last = max(paired["method_b"], key=lambda method: sort_key("method", method))
-    rows, name = paired[paired["method_b"] == last], format_method(str(last))
+    methods = sorted(set(paired["method_b"]), key=lambda method: sort_key("method", method))
+    endpoints = [method for method in methods if method not in ORDERS["method"]]
+    findings = []
+    if trained := [method for method in methods if method not in endpoints]:
+        tally = format_tally(paired[paired["method_b"] == trained[-1]], alpha)
+        findings = [
+            _format_finding(trained[-1], paired, cells, alpha),
+            f"Tested at every N and number of worked examples, {format_method(trained[-1])} is {tally}.",
+        ]
+    return findings + [_format_finding(method, paired, cells, alpha) for method in endpoints]
+
+
+def _format_finding(method: str, paired: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> str:
+    """A method's success at the largest N with the fewest examples, compared with the methods before it."""
+    rows = paired[paired["method_b"] == method]
     size, shot_num = rows["dataset_size"].max(), rows["shot_num"].min()
-    largest = rows[(rows["dataset_size"] == size) & (rows["shot_num"] == shot_num)]
-    cell = cells[(cells["method"] == last) & (cells["dataset_size"] == size) & (cells["shot_num"] == shot_num)]
+    largest = rows[rows["dataset_size"].isin([0, size]) & (rows["shot_num"] == shot_num)]
+    cell = cells[(cells["method"] == method) & cells["dataset_size"].isin([0, size]) & (cells["shot_num"] == shot_num)]
     seeds = int(cell["seeds"].iloc[0])
     rate = f"{100 * cell['success_rate'].iloc[0]:.1f} % of {cell['n'].iloc[0]} test problems"
     rate += f", the mean of {seeds} seeds" if seeds > 1 else ""
-    return [
-        f"With {shot_num} worked examples and N = {size}, {name} solves {rate}: "
-        f"{', and '.join(_format_comparison(row, alpha) for row in largest.itertuples())}.",
-        f"Tested at every N and number of worked examples, {name} is {format_tally(rows, alpha)}.",
-    ]
+    at, others = (f" and N = {size}", "") if cell["dataset_size"].iloc[0] else ("", f" (others: N = {size})")
+    return (
+        f"With {shot_num} worked examples{at}, {format_method(method)} solves {rate}{others if size else ''}: "
+        f"{', and '.join(_format_comparison(row, alpha) for row in largest.itertuples())}."
+    )
 
 
 def format_tally(paired: pd.DataFrame, alpha: float) -> str:
@@ -128,7 +145,7 @@ def build_comparisons_table(paired: pd.DataFrame, alpha: float) -> Table:
     rows = [
         [
             f"{format_method(row.method_b)} against {format_method(row.method_a)}",
-            *(row.dataset_size, row.shot_num, row.both, row.only_b, row.only_a),
+            *(row.dataset_size or "", row.shot_num, row.both, row.only_b, row.only_a),
             format_difference(row.difference, row.ci_low, row.ci_high),
             *(f"{row.p:.2g}", f"{row.p_holm:.2g}"),
             classify_result(row.p_holm, row.difference, alpha),

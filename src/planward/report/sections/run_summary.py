@@ -49,6 +49,7 @@ def list_facts(data: PageData, params: Params) -> list[tuple[str, str]]:
         ("tasks", ", ".join(tasks)),
         ("domains", ", ".join(domains)),
         ("models", " → ".join([str(params.model.path), *map(format_method, methods)])),
+        ("endpoints", ", ".join(f"{name} ({params.endpoints.models[name].model})" for name in params.endpoints.run)),
         ("training", ", ".join(amounts[method] for method in methods)),
         ("N, training problems", ", ".join(str(size) for size in sorted(set(cells["dataset_size"])) if size)),
         ("seeds of training", ", ".join(map(str, params.seeds)) if methods else ""),
@@ -131,7 +132,7 @@ def build_timing_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
 
 def _name_family(row: Mapping[str, Any]) -> str:
     """The kind of a stage: `evaluate`, `grpo, selectors`, `ablations`."""
-    is_variant = "run" in row and row["run"]["method"] not in (*METHODS, *SELECTORS)
+    is_variant = "run" in row and row["run"]["size"] and row["run"]["method"] not in (*METHODS, *SELECTORS)
     return _add_track("ablations" if is_variant else re.split(r"[^a-z]", row["stage"])[0], row["task"])
 
 

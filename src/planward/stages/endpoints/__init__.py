@@ -1,0 +1,1 @@
+"""Stages on hosted and served models."""

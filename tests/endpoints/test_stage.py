@@ -1,0 +1,170 @@
+"""Stage `evaluate-endpoint` against `transformers serve`: the served base has the predictions of base."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+pytest.importorskip("openai", reason="needs the extra `endpoints`")
+
+import chat_runs
+from endpoint_server import Reply, forward_requests, serve_replies
+from planward.core.runs import BASE
+from planward.params import ParamsError
+from planward.stages import evaluate, problems, score, split
+from planward.stages.endpoints import evaluate as evaluate_endpoint
+from planward.tasks.planning.config import PlanningParams
+from support import ROOT, merge_values, read_rows
+
+MODEL = str(ROOT / "models/base")
+KEY = "sk-never-shown-4711"
+START_TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`transformers serve`, which loads the model that a request names."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = "from transformers.cli.transformers import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--device", "cpu", "--dtype", "float32"]
+    folder = tmp_path_factory.mktemp("server")
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as server:
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+def wait_for(health: str, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            with urlopen(health, timeout=5):
+                return
+        except (URLError, ConnectionError):
+            time.sleep(0.2)
+    pytest.fail("transformers serve does not start")
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    small: Callable[..., PlanningParams], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, PlanningParams]:
+    """A folder with the problems and the predictions of base, and its parameters."""
+    params = small(model={"path": MODEL}, evaluate={"shots": [0, 1]})
+    folder, before = tmp_path_factory.mktemp("project"), Path.cwd()
+    os.chdir(folder)
+    try:
+        for stage in (problems, split, score):
+            stage.run(params)
+        evaluate.run(params, BASE)
+    finally:
+        os.chdir(before)
+    return folder, params
+
+
+def lay_over(params: PlanningParams, url: str, **access: object) -> PlanningParams:
+    """The parameters with the endpoint `served`."""
+    model = {"url": f"{url}/v1", "model": MODEL, "api": "completions"}
+    section = {"run": ["served"], "models": {"served": model}, "access": {"served": access}}
+    return PlanningParams.model_validate(merge_values(params.model_dump(mode="json"), {"endpoints": section}))
+
+
+def list_endpoint_rows(folder: Path) -> list[dict[str, object]]:
+    return read_rows(folder / "results/predictions/served-0.jsonl")
+
+
+def test_killed_run_is_continued_and_its_predictions_are_those_of_base(
+    prepared: tuple[Path, PlanningParams], url: str
+) -> None:
+    folder, params = prepared
+    stored = folder / "results/endpoints/served.jsonl"
+    with forward_requests(url) as proxy:
+        params = lay_over(params, proxy.url.removesuffix("/v1"), concurrency=2)
+        (folder / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json", exclude={"task"})))
+        command = [sys.executable, "-m", "planward", "endpoints", "evaluate", "served"]
+        with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as run:
+            while run.poll() is None and not (stored.exists() and len(stored.read_bytes().splitlines()) >= 3):
+                time.sleep(0.01)
+            run.send_signal(signal.SIGKILL)
+        kept = stored.read_bytes().splitlines(keepends=True)
+        assert not (folder / "results/predictions/served-0.jsonl").exists()
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        num_prompts = len(read_rows(folder / "results/predictions/base-0.jsonl"))
+        assert 3 <= len(kept) < num_prompts
+        asked = [json.dumps(body) for body in proxy.bodies]
+        assert len(set(asked)) == num_prompts
+        assert len(asked) - num_prompts <= 2  # at most the two that were under way when it was killed
+        whole = stored.read_bytes()
+        assert whole.startswith(b"".join(line for line in kept if line.endswith(b"\n")))
+        assert len({row["digest"] for row in read_rows(stored)}) == num_prompts == len(whole.splitlines())
+    base = read_rows(folder / "results/predictions/base-0.jsonl")
+    identity = {"method": "served", "dataset_size": 0}
+    assert list_endpoint_rows(folder) == [row | identity for row in base]
+    assert any(row["success"] for row in base)
+
+
+def test_table_is_made_again_without_a_server(prepared: tuple[Path, PlanningParams]) -> None:
+    folder, _ = prepared
+    before = list_endpoint_rows(folder)
+    (folder / "results/predictions/served-0.jsonl").unlink()
+    command = [sys.executable, "-m", "planward", "endpoints", "evaluate", "served"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    assert list_endpoint_rows(folder) == before
+
+
+def test_chat_model_answers_the_messages_of_the_task(
+    project: Path, small: Callable[..., PlanningParams], url: str
+) -> None:
+    model = project / "model"
+    params = small(**merge_values(chat_runs.SECTIONS, {"model": {"path": str(model)}, "evaluate": {"shots": [0, 1]}}))
+    chat_runs.BASE = str(model)
+    chat_runs.prepare(params)
+    endpoint = {"url": f"{url}/v1", "model": str(model)}
+    raw = merge_values(params.model_dump(mode="json"), {"endpoints": {"run": ["gpt"], "models": {"gpt": endpoint}}})
+    params = PlanningParams.model_validate(raw)
+    evaluate.run(params, BASE)
+    evaluate_endpoint.run(params, "gpt")
+    base, served = (read_rows(Path(f"results/predictions/{name}-0.jsonl")) for name in ("base", "gpt"))
+    assert served == [row | {"method": "gpt"} for row in base]
+    metrics = json.loads(Path("results/predictions/gpt-0.json").read_text())
+    assert metrics["run"] == {"task": "planning", "method": "gpt", "size": 0, "seed": 0}
+    assert metrics["completion_tokens"] >= len(served)
+
+
+def test_key_is_in_no_file_and_no_output(prepared: tuple[Path, PlanningParams]) -> None:
+    folder, params = prepared
+    with serve_replies(Reply(), default=Reply(401, f"bad key {KEY}")) as server:
+        params = lay_over(params, server.url.removesuffix("/v1"), key_env="PLANWARD_TEST_KEY", concurrency=1)
+        (folder / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json", exclude={"task"})))
+        command = [sys.executable, "-m", "planward", "endpoints", "evaluate", "served"]
+        environment = os.environ | {"PLANWARD_TEST_KEY": KEY, "PLANWARD_TRACEBACK": "1", "OPENAI_LOG": "debug"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert "bad key ***" in done.stderr
+    assert KEY not in done.stdout + done.stderr
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def test_stage_runs_only_endpoints_that_params_ask_for(prepared: tuple[Path, PlanningParams]) -> None:
+    with pytest.raises(ParamsError, match=r"endpoints\.run: does not name other"):
+        evaluate_endpoint.run(lay_over(prepared[1], "http://127.0.0.1:9"), "other")
