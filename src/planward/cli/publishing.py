@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,13 +66,15 @@ def publish(
         from planward.publication.models import ModelOptions, publish_model
         from planward.publication.provenance import PublicationError
         from planward.publication.selectors import publish_selector
+        from planward.selectors.config import load_selectors_config
 
         if found := find_run(run, paths.results(task)):
             options = ModelOptions(adapter, base, licence, gguf, check)
             result = publish_model(load_params(task), found, folder, options)
             print(f"{folder}: {result.equal} of {result.total} completions are those that evaluation stored")
         elif found := find_run(run, paths.SELECTORS):
-            publish_selector(found, folder, licence=licence, copy_model=copy_model)
+            params: Any = load_params()  # of planning
+            publish_selector(params, load_selectors_config(), found, folder, licence=licence, copy_model=copy_model)
             print(f"{folder}: written; planward choose POOL QUERIES --selector {folder}")
         else:
             known = [*list_runs(paths.results(task)), *list_runs(paths.SELECTORS)]
@@ -135,7 +137,7 @@ def _set_aside(files: list[ProblemFile], quarantine: Path) -> None:
         write_jsonl(quarantine, bad_lines)
         first = bad_lines[0]
         print(
-            f"{len(bad_lines)} lines cannot be used and are in {quarantine}, the first {first['file']}:{first['line']}: "
+            f"{len(bad_lines)} bad lines, now in {quarantine}; the first: {first['file']}:{first['line']}: "
             f"{first['reason']}",
             file=sys.stderr,
         )

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import BaseModel
+
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
 from planward.core.model_folders import HUB_NAME
@@ -37,6 +40,8 @@ def write_folder(target: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
+        for path in partial.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # safetensors are written for their owner alone
         if target.exists():
             target.rmdir()
         partial.rename(target)
@@ -63,22 +68,23 @@ def find_run(name: str, results: paths.Results) -> Run | None:
     return next((run for run in list_runs(results) if run.name == name), None)
 
 
-def write_description(folder: Path, params: Params, identity: dict[str, Any], **sections: Any) -> None:
-    """Write planward.json and, beside it, the template of its prompts; a task's own template is not copied."""
+def write_description(folder: Path, params: Params, identity: dict[str, Any], sections: dict[str, Any]) -> None:
+    """Write planward.json and, beside it, the template of prompts; a task's own template is not copied."""
     template = None
     if params.prompt.style == "full" and params.prompt.template is not None:
         template = read_template(params.prompt.template)
         with open_atomic(folder / TEMPLATE_FILE) as out:
             out.write(template)
     prompt = params.prompt.model_dump(mode="json")
-    description = {"task": params.task, "run": identity, "prompt": prompt, "template": template, **sections}
+    description = {"task": params.task, "run": identity, "prompt": prompt, "template": template} | sections
     write_json(folder / DESCRIPTION_FILE, description)
 
 
-def copy_params(folder: Path, tracks: list[str]) -> None:
-    """Copy the parameter files of tracks, comments kept: params.yaml, TRACK.yaml of another one."""
-    for track in tracks:
-        shutil.copyfile(paths.params_file(track), folder / ("params.yaml" if track == "planning" else f"{track}.yaml"))
+def write_params(folder: Path, params: BaseModel, name: str = "params.yaml") -> None:
+    """Write all parameters of a task or track."""
+    values = params.model_dump(mode="json", by_alias=True, exclude={"task"})
+    with open_atomic(folder / name) as out:
+        yaml.safe_dump(values, out, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read_origin(model: Path) -> tuple[str | None, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from planward.analysis.names import ALL, describe_intervals, format_method, format_rate
+from planward.analysis.names import ALL, describe_intervals, format_method, format_rate, format_shot_num
 from planward.core import paths
 from planward.core.registry import task_spec
 from planward.core.runs import Run
@@ -90,7 +91,7 @@ def render_model_card(
         chat=not isinstance(example.prompt, str),
         prompt_literal=_format_prompt(example),
         template_options="".join(f", {key}={value!r}" for key, value in params.prompt.chat_template_options.items()),
-        settings=list_settings(method, run),
+        settings=cards.render_table(("parameter", "value"), list_settings(method, run)),
         has_gguf=has_gguf,
     )
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}")
@@ -121,6 +122,16 @@ class Tables:
         self.compared = "grpo" if self.is_variant else "base"  # with which the run is compared
 
     @property
+    def domains(self) -> list[str]:
+        """Those of the training split."""
+        return sorted(self.split["kept_by_domain"]["train"])
+
+    @property
+    def first_shots(self) -> str:
+        """`without worked examples`, or how many the tables with one number of them have."""
+        return f"with {self.fewest} worked examples" if self.fewest else "without worked examples"
+
+    @property
     def first(self) -> Any:
         """The row with the fewest worked examples."""
         return next(self.rates[self.rates["shot_num"] == self.fewest].itertuples())
@@ -147,7 +158,7 @@ class Tables:
                 dataset_split="test",
                 dataset_args={"num_few_shot": int(row.shot_num)},
                 metric_type="success_rate",
-                metric_name=f"{metric}, {row.shot_num} worked examples",
+                metric_name=f"{metric} ({format_shot_num(row.shot_num)})",
                 metric_value=round(float(row.success_rate), 4),
                 metric_args={"n": int(row.n), "ci_low": round(row.ci_low, 4), "ci_high": round(row.ci_high, 4)},
             )
@@ -272,17 +283,22 @@ class Tables:
 def list_settings(params: Params, run: Run) -> list[tuple[str, Any]]:
     """List the parameters that matter most, by their keys."""
     model, grpo, sft = params.model, params.grpo, params.sft
-    settings: list[tuple[str, Any]] = [("dataset_sizes", run.size), ("seeds", run.seed), ("model.path", model.path)]
-    settings += [("model.lora", "null (all weights are trained)")] if model.lora is None else []
-    settings += [] if model.lora is None else [(f"model.lora.{key}", value) for key, value in model.lora]
+    sections: list[tuple[str, Any, Sequence[str]]] = [("model", model, ("path", "precision"))]
+    if model.lora is not None:
+        sections.append(("model.lora", model.lora, ("r", "alpha", "dropout", "target_modules")))
     if run.method == "sft" or grpo.start == "sft":
-        settings += [(f"sft.{key}", getattr(sft, key)) for key in ("epochs", "batch_size", "learning_rate", "renaming")]
+        sections.append(("sft", sft, ("epochs", "batch_size", "learning_rate", "shots", "renaming")))
     if run.method != "sft":
         keys = ("steps", "batch_size", "num_generations", "learning_rate", "temperature", "beta", "loss_type", "reward")
-        settings += [("grpo.from", grpo.start), *((f"grpo.{key}", getattr(grpo, key)) for key in keys)]
-    settings += [("validation.keep", params.validation.keep)]
-    keys = ("style", "names", "max_tokens", "max_completion_tokens")
-    return [*settings, *((f"prompt.{key}", getattr(params.prompt, key)) for key in keys)]
+        sections.append(("grpo", grpo, keys))
+    sections.append(("validation", params.validation, ("keep",)))
+    sections.append(("prompt", params.prompt, ("style", "names", "max_tokens", "max_completion_tokens")))
+    settings = [
+        (f"`{name}.{key}`", f"`{json.dumps(getattr(section, key))}`")
+        for name, section, keys in sections
+        for key in keys
+    ]
+    return [("size of the training set", run.size), ("seed", run.seed), *settings]
 
 
 def count_parameters(folder: Path) -> int:

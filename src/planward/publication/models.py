@@ -12,7 +12,7 @@ from planward.core.files import write_json
 from planward.core.runs import Run
 from planward.params import Params
 from planward.publication import examples, gguf
-from planward.publication.folders import copy_files, copy_params, write_description, write_folder
+from planward.publication.folders import copy_files, write_description, write_folder, write_params
 from planward.publication.model_card import render_model_card
 from planward.publication.provenance import PublicationError, find_provenance
 
@@ -65,14 +65,14 @@ def publish_model(params: Params, run: Run, target: Path, options: ModelOptions)
             _rename_base(folder / ADAPTER_CONFIG, options.base)
         write_generation_config(folder, params)
         evaluate = {"do_sample": False, "max_new_tokens": params.prompt.max_completion_tokens}
-        write_description(folder, params, run.as_dict(params.task), evaluate=evaluate | params.evaluate.model_dump())
-        copy_params(folder, list(dict.fromkeys(["planning", params.task])))
-        template_options = params.prompt.chat_template_options
-        checked = samples[: options.check]
-        if options.adapter and options.base:
-            checked = []  # its base is on a hub
-        equal = examples.count_equal_completions(folder, checked, template_options) if checked else 0
-        check = Check(equal, len(checked))
+        write_description(
+            folder, params, run.as_dict(params.task), {"evaluate": evaluate | params.evaluate.model_dump()}
+        )
+        write_params(folder, params)
+        if options.adapter and options.base:  # on a hub
+            check = Check(0, 0)
+        else:
+            check = check_completions(folder, samples[: options.check], params)
         card = render_model_card(
             params, run, folder, target.name, provenance, samples[0], check, options, has_gguf=command is not None
         )
@@ -108,6 +108,12 @@ def write_generation_config(folder: Path, params: Params) -> None:
     }
     kept = {key: value for key, value in stored.items() if key not in SAMPLING_KEYS}
     write_json(path, kept | settings)
+
+
+def check_completions(folder: Path, samples: list[examples.Example], params: Params) -> Check:
+    """Complete the prompts of samples with the model in a folder."""
+    options = params.prompt.chat_template_options
+    return Check(examples.count_equal_completions(folder, samples, options) if samples else 0, len(samples))
 
 
 def _check_options(weights: Path, options: ModelOptions) -> list[str] | None:

@@ -12,7 +12,7 @@ import torch
 from planward.core import paths
 from planward.core.model_folders import check_model_folder
 from planward.core.records import Record, read_records
-from planward.core.registry import load_params, parse_params
+from planward.core.registry import parse_params
 from planward.core.runs import Run
 from planward.core.tasks import Task
 from planward.params import Params, validate_section
@@ -28,25 +28,34 @@ from planward.publication.folders import (
     DESCRIPTION_FILE,
     TEMPLATE_FILE,
     copy_files,
-    copy_params,
     write_description,
     write_folder,
+    write_params,
 )
 from planward.publication.provenance import PublicationError, find_provenance
 from planward.publication.selector_card import render_selector_card
-from planward.selectors.config import SelectorsConfig, load_selectors_config
+from planward.selectors.config import SelectorsConfig
 from planward.selectors.dialects import load_track_task
 from planward.selectors.embeddings import read_embeddings
 from planward.selectors.pointer import Pointer, load_pointer
 from planward.selectors.pools import sample_pool
 from planward.selectors.selection import select_by_pointer
+from planward.tasks.planning.config import PlanningParams
 
 MODEL_FOLDER = "model"  # of the frozen language model, in a selector's folder
 MAX_DEVIATION = 1e-3  # of an embedding from the stored one; vectors have a mean length of 1 per layer
 MAX_NUMBERS = 2**24  # in the padded pools of a batch of queries
 
 
-def publish_selector(run: Run, target: Path, *, licence: str | None = None, copy_model: bool = True) -> None:
+def publish_selector(
+    params: PlanningParams,
+    config: SelectorsConfig,
+    run: Run,
+    target: Path,
+    *,
+    licence: str | None = None,
+    copy_model: bool = True,
+) -> None:
     """Write a pointer network and all that it needs to choose examples for new problems into `target`.
 
     Args:
@@ -55,11 +64,11 @@ def publish_selector(run: Run, target: Path, *, licence: str | None = None, copy
     Raises:
         PublicationError: the selector has no weights or tables, or the embeddings are not those it was trained on.
     """
-    params, config, results = load_params(), load_selectors_config(), paths.SELECTORS
+    results = paths.SELECTORS
     weights = results.model(run)
     load_pointer(weights)  # raises where it was not trained
     provenance = find_provenance(weights)
-    task = load_track_task(params, config)  # type: ignore[arg-type]
+    task = load_track_task(params, config)
     training = list(read_records(results.dialects / "train.jsonl"))
     embedder = _build_embedder(task, params, config, training)
     raw = embedder.embed(training)
@@ -84,8 +93,9 @@ def publish_selector(run: Run, target: Path, *, licence: str | None = None, copy
             "selectors": config.model_dump(mode="json"),
             "model": MODEL_FOLDER if needs_model and copy_model else str(config.model),
         }
-        write_description(folder, params, run.as_dict("selectors"), **described)
-        copy_params(folder, ["planning", "selectors"])
+        write_description(folder, params, run.as_dict("selectors"), described)
+        write_params(folder, params)
+        write_params(folder, config, "selectors.yaml")
         card = render_selector_card(run, target.name, config, provenance, licence)
         card.save(folder / "README.md")
 
@@ -153,7 +163,7 @@ def load_selector(folder: Path, *, model: Path | None = None, embeddings: Path |
     config = validate_section(SelectorsConfig, description["selectors"], str(path))
     inside = folder / description["model"]
     config = config.model_copy(update={"model": model or (inside if inside.is_dir() else Path(description["model"]))})
-    task = load_track_task(params, config)  # type: ignore[arg-type]
+    task = load_track_task(params, config)
     if config.embeddings == "model":
         check_model_folder(str(config.model), f"{path}: model (or --model)")
         embedder: Embedder = ModelEmbedder(task, params, config)
