@@ -53,7 +53,7 @@ def count_equal_completions(folder: Path, examples: Sequence[Example], options: 
     Args:
         options: of the chat template.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
     from transformers.utils.logging import disable_progress_bar
 
     from planward.inference.models import move_to_gpu
@@ -61,6 +61,7 @@ def count_equal_completions(folder: Path, examples: Sequence[Example], options: 
     disable_progress_bar()
     network = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    network.generation_config = GenerationConfig.from_pretrained(folder)  # with an adapter it is the base's
     move_to_gpu(network)
     network.eval()
     equal = 0

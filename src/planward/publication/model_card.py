@@ -12,7 +12,7 @@ import pandas as pd
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from planward.analysis.names import ALL, describe_intervals, format_method, format_rate, format_shot_num
+from planward.analysis.names import ALL, describe_intervals, format_rate, format_shot_num
 from planward.core import paths
 from planward.core.registry import task_spec
 from planward.core.runs import Run
@@ -77,7 +77,7 @@ def render_model_card(
         task=params.task,
         title=spec.title,
         success=spec.success_title,
-        method=format_method(run.method),
+        method=describe_method(method, run),
         size=count_parameters(folder),
         params=method,
         base=hub_base or params.model.path,
@@ -142,9 +142,7 @@ class Tables:
 
     @property
     def first_compared_rate(self) -> str:
-        row = self.first
-        if self.is_variant:
-            return format_rate(row.default_success_rate, row.default_ci_low, row.default_ci_high)
+        """Base's on the same problems."""
         return cards.format_row_rate(self._find_base(self._read("shots"), self.fewest))
 
     def list_results(self, metric: str) -> list[EvalResult]:
@@ -280,6 +278,14 @@ class Tables:
         return cards.read_table(self.results.tables / f"{name}.csv", self._fix)
 
 
+def describe_method(params: Params, run: Run) -> str:
+    """`SFT and GRPO`; of a variant its name as well."""
+    if run.method == "sft":
+        return "SFT"
+    method = "SFT and GRPO" if params.grpo.start == "sft" else "GRPO"
+    return method if run.method in METHODS else f"{method} (variant `{run.method}`)"
+
+
 def list_settings(params: Params, run: Run) -> list[tuple[str, Any]]:
     """List the parameters that matter most, by their keys."""
     model, grpo, sft = params.model, params.grpo, params.sft
@@ -294,7 +300,7 @@ def list_settings(params: Params, run: Run) -> list[tuple[str, Any]]:
     sections.append(("validation", params.validation, ("keep",)))
     sections.append(("prompt", params.prompt, ("style", "names", "max_tokens", "max_completion_tokens")))
     settings = [
-        (f"`{name}.{key}`", f"`{json.dumps(getattr(section, key))}`")
+        (f"`{name}.{key}`", f"`{_format_value(getattr(section, key))}`")
         for name, section, keys in sections
         for key in keys
     ]
@@ -308,6 +314,10 @@ def count_parameters(folder: Path) -> int:
         with safe_open(path, framework="numpy") as file:
             total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     return total
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _rename_count(table: pd.DataFrame) -> pd.DataFrame:

@@ -61,6 +61,8 @@ def publish_model(params: Params, run: Run, target: Path, options: ModelOptions)
     samples = examples.select_examples(params, run, max(options.check, 1))
     with write_folder(target) as folder:
         write_weights(params, weights, folder, adapter=options.adapter)
+        if options.adapter:
+            (folder / "config.json").unlink(missing_ok=True)  # beside it, Transformers takes an adapter for a model
         if options.adapter and options.base:
             _rename_base(folder / ADAPTER_CONFIG, options.base)
         write_generation_config(folder, params)
