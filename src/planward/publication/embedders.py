@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -81,7 +82,7 @@ class TfidfEmbedder:
         self.task, self.terms = task, terms
         vocabulary = {term: index for index, term in enumerate(terms)}
         self._vectorizer = TfidfVectorizer(analyzer=find_predicates, sublinear_tf=True, vocabulary=vocabulary)
-        self._vectorizer.idf_ = list(terms.values())
+        self._vectorizer.idf_ = np.array(list(terms.values()))
 
     @classmethod
     def fit(cls, task: Task, training: Sequence[Record]) -> TfidfEmbedder:

@@ -419,7 +419,7 @@ def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: P
         tmp_path / "out.jsonl",
         tmp_path / "bad",
     )
-    compare.run(copy.params)
+    compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
     publish_selector(copy.params, copy.config, run, target)
     assert "| 2 | 6 |" in (target / "README.md").read_text()
     pool, queries = (RESULTS.dialects / f"{name}.jsonl" for name in ("train", "test"))
@@ -452,7 +452,7 @@ def test_published_selector_embeds_as_training_did(copy: Project, tmp_path: Path
     stored = read_embeddings(RESULTS.embeddings)
     project = Project(copy.params, config)
     project.train("pointer-sft")
-    compare.run(copy.params)
+    compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
     publish_selector(copy.params, config, Run("pointer-sft", SIZE, SEED), tmp_path / "selector")
     loaded = load_selector(tmp_path / "selector", embeddings=file)
     test = list(read_records(RESULTS.dialects / "test.jsonl"))
