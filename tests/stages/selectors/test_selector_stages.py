@@ -14,9 +14,12 @@ from zlib import crc32
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.nn.functional import cosine_similarity
+from typer.testing import CliRunner
 
 from planward.analysis.outcomes import PredictionsError
+from planward.cli import app
 from planward.core import paths
 from planward.core.records import Record, read_records
 from planward.core.runs import POINTERS, RULES, Run
@@ -24,6 +27,9 @@ from planward.core.verdicts import VerifierError
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.inference.models import load_model
 from planward.params import ParamsError
+from planward.publication.problem_files import read_problem_file
+from planward.publication.provenance import PublicationError
+from planward.publication.selectors import load_selector, publish_selector
 from planward.selectors.beams import read_beams
 from planward.selectors.config import SelectorsConfig
 from planward.selectors.dialects import load_track_task
@@ -404,3 +410,61 @@ def test_validation_completes_no_prompt_twice(inside: Project, monkeypatch: pyte
         assert validation(pointer) == pytest.approx(fmean(success))
     assert len(set(model.prompts)) == len(model.prompts)
     assert set(model.prompts) == set(model.query)
+
+
+def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: Path) -> None:
+    run, target, out, bad = (
+        Run(POINTERS[-1], SIZE, SEED),
+        tmp_path / "selector",
+        tmp_path / "out.jsonl",
+        tmp_path / "bad",
+    )
+    compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
+    publish_selector(copy.params, copy.config, run, target)
+    assert "| 2 | 6 |" in (target / "README.md").read_text()
+    pool, queries = (RESULTS.dialects / f"{name}.jsonl" for name in ("train", "test"))
+    first = read_rows(queries)[0]
+    broken = [b"{", {**first, "id": "", "meta": {**first["meta"], "problem_file": "none.pddl"}}, first]
+    write_lines(queries, [*read_rows(queries), *broken])
+    (RESULTS.dialects / "problems").rename(tmp_path / "pddl")
+    options = ["--selector", str(target), "--problems", str(tmp_path / "pddl"), "--quarantine", str(bad)]
+    done = CliRunner().invoke(app, ["choose", str(pool), str(queries), *options, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    chosen = {row["id"]: row["examples"] for row in read_rows(out)}
+    for row in read_rows(RESULTS.answers(run)):
+        assert chosen[row["id"]][-row["shot_num"] :] == row["shot_ids"]
+    assert [row["reason"].partition(":")[0] for row in read_rows(bad)] == ["bad JSON", "missing file", "duplicate"]
+
+    loaded = load_selector(target)
+    problems = read_problem_file(queries, loaded.task, tmp_path / "pddl").problems
+    solved = read_problem_file(pool, loaded.task, tmp_path / "pddl", solved=True).problems
+    for id, examples in loaded.choose(problems, [*problems, *solved], 2, None):
+        assert id not in examples
+
+
+@pytest.mark.parametrize("source", ["tfidf", "file"])
+def test_published_selector_embeds_as_training_did(copy: Project, tmp_path: Path, source: str) -> None:
+    file = tmp_path / "vectors.safetensors"
+    ids = read_embeddings(RESULTS.embeddings)
+    save_file({id: torch.randn(5, generator=torch.Generator().manual_seed(crc32(id.encode()))) for id in ids}, file)
+    config = copy.config.model_copy(update={"embeddings": source, "embeddings_file": file})
+    embed.run(copy.params, config)
+    stored = read_embeddings(RESULTS.embeddings)
+    project = Project(copy.params, config)
+    project.train("pointer-sft")
+    compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
+    publish_selector(copy.params, config, Run("pointer-sft", SIZE, SEED), tmp_path / "selector")
+    loaded = load_selector(tmp_path / "selector", embeddings=file)
+    test = list(read_records(RESULTS.dialects / "test.jsonl"))
+    torch.testing.assert_close(
+        loaded.scale.apply(loaded.embedder.embed(test)), torch.stack([stored[record.id] for record in test])
+    )
+    if source == "file":
+        with pytest.raises(PublicationError, match="--embeddings"):
+            load_selector(tmp_path / "selector")
+
+
+def test_selector_of_other_embeddings_is_not_published(copy: Project, tmp_path: Path) -> None:
+    config = copy.config.model_copy(update={"layers": [-1, 0]})
+    with pytest.raises(PublicationError, match="embeddings differ"):
+        publish_selector(copy.params, config, Run(POINTERS[-1], SIZE, SEED), tmp_path / "selector")

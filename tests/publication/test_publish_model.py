@@ -1,0 +1,228 @@
+"""Published models: folders that load without the project, complete as evaluation did, and say what they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import chat_runs
+from planward.cli import app
+from planward.core.files import write_json
+from planward.core.paths import results
+from planward.core.prompt_templates import read_template
+from planward.core.runs import BASE, Run
+from planward.inference.models import load_model
+from planward.publication.models import ModelOptions, publish_model
+from planward.publication.provenance import PublicationError
+from planward.stages import compare, evaluate, problems, score, sft, split
+from planward.tasks.planning.config import PlanningParams
+from support import ROOT, read_rows
+
+Small = Callable[..., PlanningParams]
+RUN = Run("sft", 4, 3407)
+NAME = RUN.name
+CONVERTER = """import pathlib, sys
+model, _, out, _, name = sys.argv[1:]
+if "fail" in name:
+    sys.exit("unknown tokenizer")
+pathlib.Path(out).write_text(name + " " + ",".join(sorted(path.name for path in pathlib.Path(model).iterdir())))
+"""
+
+
+@pytest.fixture(scope="module")
+def compact(tmp_path_factory: pytest.TempPathFactory, small: Small) -> tuple[Path, PlanningParams]:
+    """A project with tables of the shipped model, which stands for a trained one too."""
+    folder, base = tmp_path_factory.mktemp("compact"), str(ROOT / "models/base")
+    params = small(dataset_sizes=[4], model={"path": base}, evaluate={"shots": [0, 1]}, compare={"resamples": 100})
+    torch.set_num_threads(1)
+    with chdir(folder):
+        for stage in (problems, split, score):
+            stage.run(params)
+        shutil.copytree(base, results().model(RUN))
+        write_json(results().curves(RUN) / "metrics.json", {"run": RUN.as_dict("planning")})
+        for run in (BASE, RUN):
+            evaluate.run(params, run)
+        compare.run(params)
+    return folder, params
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory, small: Small) -> tuple[Path, PlanningParams]:
+    """A project with a chat model, a LoRA adapter on it that SFT trained, a prompt template, and their tables."""
+    folder = tmp_path_factory.mktemp("chat")
+    template = ROOT / "workflow/prompts/facts.jinja"
+    lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": False}
+    params = small(
+        **chat_runs.SECTIONS | {"prompt": chat_runs.SECTIONS["prompt"] | {"template": str(template)}},
+        dataset_sizes=[4],
+        model={"path": chat_runs.BASE, "lora": lora},
+        compare={"resamples": 100},
+    )
+    torch.set_num_threads(1)
+    with chdir(folder):
+        chat_runs.prepare(params)
+        sft.run(params, RUN)
+        for run in (BASE, RUN):
+            evaluate.run(params, run)
+        compare.run(params)
+    return folder, params
+
+
+@pytest.fixture
+def project(compact: tuple[Path, PlanningParams]) -> Iterator[PlanningParams]:
+    with chdir(compact[0]):
+        yield compact[1]
+
+
+@pytest.fixture
+def chat_project(chat: tuple[Path, PlanningParams]) -> Iterator[PlanningParams]:
+    with chdir(chat[0]):
+        yield chat[1]
+
+
+def publish(params: PlanningParams, target: Path, **options: Any) -> tuple[int, int]:
+    """Publish the run; returns how many completions were equal, of how many."""
+    check = publish_model(params, RUN, target, ModelOptions(**options))
+    return check.equal, check.total
+
+
+def run_card(card: str, folder: Path) -> tuple[str, str]:
+    """Run the card's program outside of the project; returns its output and the card's."""
+    program = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    answer = re.search(r"Its answer, .*?:\n\n```\n(.*?)\n```", card, re.DOTALL)
+    assert program
+    assert answer
+    with chdir(folder), redirect_stdout(StringIO()) as output:
+        exec(program[1], {})
+    return output.getvalue().strip("\n"), answer[1]
+
+
+def test_folder_completes_as_evaluation_did(project: PlanningParams, tmp_path: Path) -> None:
+    target = tmp_path / NAME
+    assert publish(project, target) == (4, 4)
+    card = ModelCard.load(target / "README.md")
+    assert card.data.license == "apache-2.0"
+    output, answer = run_card(card.content, tmp_path)
+    assert output == answer
+    assert answer in {row["completion"].strip() for row in read_rows(results().answers(RUN))}
+
+
+def test_folder_says_how_it_is_prompted_and_decoded(project: PlanningParams, tmp_path: Path) -> None:
+    publish(project, tmp_path / "out", check=0)
+    description = json.loads((tmp_path / "out/planward.json").read_text())
+    assert description["task"] == "planning"
+    assert description["run"] == RUN.as_dict("planning")
+    assert description["prompt"] == project.prompt.model_dump(mode="json")
+    assert description["template"] is None
+    settings = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert settings["do_sample"] is False
+    assert settings["max_new_tokens"] == project.prompt.max_completion_tokens
+    assert settings["eos_token_id"] == load_model(project.model, str(tmp_path / "out"), 0, 0)[1].eos_token_id
+    written = PlanningParams.model_validate(yaml.safe_load((tmp_path / "out/params.yaml").read_text()))
+    assert written == project
+
+
+def test_card_has_the_rates_of_the_tables(project: PlanningParams, tmp_path: Path) -> None:
+    publish(project, tmp_path / "out", check=0)
+    card = ModelCard.load(tmp_path / "out/README.md")
+    rows = read_rows(results().answers(RUN))
+    for result in card.data.eval_results:
+        cell = [row["success"] for row in rows if row["shot_num"] == result.dataset_args["num_few_shot"]]
+        assert result.metric_value == pytest.approx(sum(cell) / len(cell), abs=1e-4)
+        assert result.metric_args["n"] == len(cell)
+    for domain in ("blocksworld", "ferry"):
+        cell = [row["success"] for row in rows if row["shot_num"] == 0 and row["domain"] == domain]
+        assert f"| {domain} | {len(cell)} | " in card.text
+        assert f"| {100 * sum(cell) / len(cell):.1f} [" in card.text
+    assert "were not compared" in card.text
+    assert "not recorded in dvc.lock" in card.text
+
+
+def test_other_weights_are_noticed(project: PlanningParams, tmp_path: Path) -> None:
+    file = results().model(RUN) / "model.safetensors"
+    original = file.read_bytes()
+    try:
+        save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+        assert publish(project, tmp_path / "out", check=2) == (0, 2)
+    finally:
+        file.write_bytes(original)
+    assert "0 of 2 greedy completions" in (tmp_path / "out/README.md").read_text()
+
+
+def test_what_cannot_be_published_is_refused(project: PlanningParams, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").touch()
+    with pytest.raises(PublicationError, match="exists already"):
+        publish(project, tmp_path / "full", check=0)
+    with pytest.raises(PublicationError, match="holds full weights, no adapter"):
+        publish(project, tmp_path / "out", adapter=True)
+    with pytest.raises(PublicationError, match="no file and no command nowhere"):
+        publish(project, tmp_path / "out", converter="nowhere.py")
+    with pytest.raises(PublicationError, match="no such folder"):
+        publish_model(project, Run("other", 4, 3407), tmp_path / "out", ModelOptions())
+    assert not (tmp_path / "out").exists()
+
+
+def test_gguf_is_written_by_the_converter(project: PlanningParams, tmp_path: Path) -> None:
+    converter = tmp_path / "convert_hf_to_gguf.py"
+    converter.write_text(CONVERTER)
+    publish(project, tmp_path / "out", check=0, converter=str(converter))
+    assert (tmp_path / f"out/{NAME}.gguf").read_text().startswith(f"{NAME} README.md,config.json,")
+    converter.write_text(CONVERTER.replace('"fail" in name', "name"))
+    with pytest.raises(PublicationError, match="unknown tokenizer"):
+        publish(project, tmp_path / "again", check=0, converter=str(converter))
+    assert not (tmp_path / "again").exists()
+
+
+def test_adapter_is_merged_or_published_alone(chat_project: PlanningParams, tmp_path: Path) -> None:
+    merged, alone = tmp_path / NAME, tmp_path / "alone"
+    assert publish(chat_project, merged, check=2) == (2, 2)
+    assert publish(chat_project, alone, check=2, adapter=True) == (2, 2)
+    assert (merged / "model.safetensors").exists()
+    assert not (alone / "model.safetensors").exists()
+    assert f"Its base is `{chat_runs.BASE}`" in (alone / "README.md").read_text()
+    publish(chat_project, tmp_path / "named", adapter=True, base="org/chat")
+    card = ModelCard.load(tmp_path / "named/README.md")
+    assert (card.data.base_model, card.data.library_name) == ("org/chat", "peft")
+    config = json.loads((tmp_path / "named/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "org/chat"
+
+
+def test_chat_model_keeps_its_templates(chat_project: PlanningParams, tmp_path: Path) -> None:
+    target = tmp_path / NAME
+    publish(chat_project, target, check=0, base="org/chat", licence="mit")
+    card = ModelCard.load(target / "README.md")
+    assert (card.data.base_model, card.data.license) == ("org/chat", "mit")
+    output, answer = run_card(card.content, tmp_path)
+    assert output == answer
+    text = read_template(ROOT / "workflow/prompts/facts.jinja")
+    assert json.loads((target / "planward.json").read_text())["template"] == text
+    assert (target / "prompt.jinja").read_text() == text
+
+
+def test_folder_is_a_model_path(project: PlanningParams, tmp_path: Path) -> None:
+    publish(project, tmp_path / "out", check=0)
+    model = project.model.model_copy(update={"path": str(tmp_path / "out")})
+    evaluate.run(project.model_copy(update={"model": model}), BASE)
+    rows = zip(read_rows(results().answers(BASE)), read_rows(results().answers(RUN)), strict=True)
+    assert all(first["completion"] == second["completion"] for first, second in rows)
+
+
+@pytest.mark.usefixtures("project")
+def test_command_names_the_runs_that_there_are(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["publish", "grpo-9-9", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert f"there are: {NAME}" in done.output
