@@ -250,6 +250,24 @@ def test_a_model_name_on_every_line_is_refused() -> None:
     assert f"line {MAX_CELLS + 1}: more than {MAX_CELLS} pairs" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ({"id": "p1", "prompt": "", "meta": {"scenario": "towers"} | get_files("p2")}, "'p1' is another problem"),
+        ({"prompt": "", "meta": {"scenario": "towers"} | get_files("p2")}, "a problem has no `id`"),
+        ({"id": "p4"}, "more.jsonl"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_ids_must_be_clear(problem: dict[str, Any], message: str) -> None:
+    write_lines(Path("answers.jsonl"), [{"id": "p1", "plan": SOLUTIONS["p1"]}])
+    write_lines(Path("more.jsonl"), [problem])
+    files = ["--problems", "problems.jsonl", "--problems", "more.jsonl"]
+    done = CliRunner().invoke(app, ["judge", "answers.jsonl", *files])
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
 def test_pddl_that_only_val_reads_goes_to_val(folder: Path) -> None:
     domain = """(define (domain d) (:requirements :durative-actions) (:predicates (p) (q))
      (:durative-action go :parameters () :duration (= ?duration 1) :condition (at start (p)) :effect (at end (q))))"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -32,23 +32,25 @@ class ProblemIndex:
     """Finds the problem of a line among problem files, or by the PDDL files that it names below `root`."""
 
     def __init__(self, problem_files: Iterable[Path], root: Path) -> None:
+        """Read the problem files; those of `results/score` and others whose records have an `id`.
+
+        Raises:
+            ValueError: a line is no problem, or two problems have one id; the message names the file.
+        """
         self.root = root
         self._by_id: dict[str, tuple[str, Files]] = {}  # domain and files
         self._ids: dict[Files, str] = {}
         for path in problem_files:
-            for record in read_records(path):
-                files = (record.meta.domain_file, record.meta.problem_file)
-                self._by_id[record.id] = record.domain, files
-                self._ids[files] = record.id
-
-    def __len__(self) -> int:
-        return len(self._by_id)
+            for id, problem in _read_problems(path):
+                if self._by_id.setdefault(id, problem) != problem:
+                    raise ValueError(f"{path}: {id!r} is another problem elsewhere; fix: give one of both files only")
+                self._ids[problem[1]] = id
 
     def find(self, answer: Answer) -> Problem:
         """Return the problem of a line; raises InvalidLine where there is none."""
         if answer.id is not None and answer.id in self._by_id:
             domain, files = self._by_id[answer.id]
-            if answer.files is not None and _normalise(answer.files) != _normalise(files):
+            if answer.files is not None and _normalise(answer.files) != files:
                 raise InvalidLine(f"contradiction: {answer.id!r} is {files[1]!r}, not {answer.files[1]!r}")
             return Problem(answer.id, domain, *_find_files(self.root, files))
         if answer.files is None:
@@ -59,6 +61,17 @@ class ProblemIndex:
             id = self._ids[files]
             return Problem(id, self._by_id[id][0], *paths)
         return Problem(" ".join(files), _read_domain_name(paths[0]), *paths)
+
+
+def _read_problems(path: Path) -> Iterator[tuple[str, tuple[str, Files]]]:
+    """Yield id, domain and files of each record; raises ValueError, which names the file."""
+    try:
+        for record in read_records(path):
+            if not record.id:
+                raise ValueError("a problem has no `id`; fix: name the PDDL files in the lines to judge instead")
+            yield record.id, (record.domain, _normalise((record.meta.domain_file, record.meta.problem_file)))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 @lru_cache(maxsize=MAX_CACHED_FILES)
