@@ -19,6 +19,7 @@ from planward.report.figures import Figure
 from planward.report.sections.elements import Table, find_block_starts, format_difference
 
 MAX_BARS = 40  # cells in the figure of labels
+MAX_PAIRS = 500  # rows of the table of paired tests; 400 models have 79,800
 
 
 def render_page(name: str, metrics: dict[str, Any], tables: Tables) -> str:
@@ -80,12 +81,15 @@ def _build_paired_table(paired: pd.DataFrame) -> Table | None:
             *(row.result, row.only_a, row.only_b, format_p(row.p), format_p(row.p_holm)),
             f"{row.detectable_difference:.1f}",
         ]
-        for row in paired.itertuples()
+        for row in paired.head(MAX_PAIRS).itertuples()
     ]
     head = ["models, b minus a", "worked examples", "shared problems", "points", "result", "only a", "only b"]
     head += ["p", "p, Holm", "detectable"]
     marks = {(i, 4): "tied" for i, row in enumerate(rows) if row[4] == TIED}
-    return Table("Models on the problems that they share", head, rows, marks) if rows else None
+    note = (
+        f"The first {MAX_PAIRS:,} of {len(paired):,} pairs; all are in paired.csv." if len(paired) > MAX_PAIRS else ""
+    )
+    return Table("Models on the problems that they share", head, rows, marks, note=note) if rows else None
 
 
 def _build_labels_table(labels: pd.DataFrame) -> Table:
