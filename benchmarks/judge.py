@@ -3,7 +3,8 @@
     python benchmarks/judge.py --lines 100000 --verifier fast --workers 2
 
 Lines are the reference plans of the problems in results/score, whole or with one action less or exchanged, in the
-forms of docs/reference/completions.md, of eight models; the problems are repeated under further ids. Every text differs.
+forms of docs/reference/completions.md, of eight models; the problems are repeated under further ids. Every text
+differs.
 """
 
 from __future__ import annotations
