@@ -127,7 +127,8 @@ def test_constants_and_types_are_not_renamed() -> None:
             (
                 *("(stack b1 b2)", "( STACK B1\tb2 )", "(b1)", "(stack b1\nb2)", "(stack k1 b2)", "(stack \u212a1 b2)"),
                 *("((stack b1 b2)", "(stack b3 b4)", "; (stack b1 b2)", "- b1", "0: ", "```", "<think>", "</think>"),
-                *("\n", " ", "b1", ";"),
+                *("\n", " ", "b1", ";", "\\", "1. ", "[PLAN END]", "(", ")"),
+                *("(\nstack b1 b2\n)", "(\\\nstack\\\nb1 b2\\\n)"),
             )
         )
     ).map("".join)

@@ -18,7 +18,7 @@ _NUMBERED_NAME = re.compile(r"([a-z_][\w-]*?)(\d*)", re.ASCII)
 # In a problem's text: a type; then words that name no object (a form's first word, all of some forms); then any word.
 _PROBLEM_WORDS = re.compile(r"(?<![^\s()])-\s+[^\s()]+|\(\s*(?:(?:either|:domain)\b[^()]*|[^\s()]+)|([^\s()]+)", re.I)
 _ACTION = re.compile(r"\([^()]*\)")
-_ACTION_WORDS = re.compile(r"\(\s*[^\s()]+|([^\s()]+)")
+_ACTION_WORDS = re.compile(r"\([\s\\]*[^\s()\\]+|([^\s()\\]+)")  # a backslash may end a line within an action
 
 
 def sample_object_names(problem: Problem, rng: Random) -> dict[str, str]:

@@ -53,13 +53,27 @@ TEXT = "(pick-up b1)\n(stack b1 b2)"
         f"(pick-up b9)<end>{TEXT}",
         f"(pick-up b9)<|im_end|>\n<|im_start|>assistant\n{TEXT}<|im_end|>",
         f"{TEXT}\n(stack b1\nb2)",  # any other line ends the block
+        "(pick-up b1)\\\n(stack b1 b2)\\",
+        "(pick-up b1) \\\\\n\\\n0: (stack b1 b2) [1] \\ ",
+        "1. (pick-up b1)\n2. (stack b1 b2)",
+        "  1) (pick-up b1) ; take it\n\n  2) (stack b1 b2)\\",
+        "- (pick-up b1)\n- (stack b1 b2)",
+        "Steps:\n* (pick-up b1)\n* (stack b1 b2)\nDone.",
+        "(\npick-up b1\n)\n(\nstack b1 b2\n)",
+        "Plan:\n  (\\\n  pick-up\\\n  b1\\\n  )\\\n  (\\\n  stack b1 b2\\\n  ) ; done",
+        f"[PLAN]\n{TEXT}\n[PLAN END]\n",
+        f"So [PLAN] {TEXT} [PLAN END] is the plan.",
+        f"[PLAN]\n{TEXT}\n[/PLAN]",
+        f"[STATEMENT]\nb1 is clear.\n[PLAN]\n{TEXT}\n[PLAN END]\n\n[STATEMENT]\n[PLAN]\n(pick-up b9)\n[PLAN END]",
+        f"{TEXT}\nThe goal holds:\n- (on b1 b2)\n1. (clear b1)",  # a list counts where there is nothing else
     ],
 )
 def test_the_plan_is_extracted(completion: str) -> None:
     assert extract_plan(completion) == PLAN
 
 
-EMPTY = ["", "\n \t\r\n", "; nothing to do", "```\n```", "<|im_start|>assistant\n<|im_end|>", "<end>"]
+EMPTY = ["", "\n \t\r\n", "; nothing to do", "```\n```", "\\\n\\", "<|im_start|>assistant\n<|im_end|>", "<end>"]
+EMPTY += ["[PLAN]\n[PLAN END]"]
 THOUGHTS = ["<think>hm</think>", "<think>never closed (a b)\n(a b)"]
 
 
@@ -75,8 +89,21 @@ def test_an_empty_completion_is_an_empty_plan(completion: str) -> None:
         "Take b1 (the red one) and stack it.",
         "First do (pick-up b1), then (stack b1 b2).",
         "(pick-up b1) (stack b1 b2)",
-        "1. (pick-up b1)",
-        "- (pick-up b1)",
+        "1 (pick-up b1)",
+        "1.5. (pick-up b1)",
+        "(1) (pick-up b1)",
+        "- 1. (pick-up b1)",
+        "-(pick-up b1)",
+        "1. (pick-up b1) takes it",
+        "\\(pick-up b1)",
+        "(pick-up \\ b1)",
+        "(pick-up b1)\\n",
+        "(pick-up\nb1)",
+        "(\n(pick-up b1\n)",
+        "(\npick-up b1",
+        "(\npick-up b1\n```\n)",
+        "(\npick-up, b1\n)",
+        "(\n\n)",
         "pick-up b1",
         "(pick-up b1",
         "((pick-up b1))",
@@ -151,6 +178,16 @@ HOSTILE = [
     "\r" * 100_000,
     "\0" * 100_000,
     "(a b)[" + "1." * 50_000,
+    "(a b)" + " \\" * 50_000 + "x",
+    "\\\n" * 50_000 + "x",
+    "(\n" * 50_000,
+    "(\n" + "a\n" * 50_000,
+    "(\na" + "\n\\" * 50_000 + "\n)",
+    "(\na\n)\n" * 16_000,
+    "1." * 50_000 + "(a b)",
+    "-" + " " * 100_000 + "x",
+    "[PLAN]" * 16_000,
+    "[STATEMENT]" * 9_000 + "(a b)",
 ]
 
 
@@ -163,7 +200,8 @@ def test_long_completions_are_parsed_in_linear_time(completion: str) -> None:
 SYNTAX = ["(", ")", "(a b)", "(A  b-1)", "1: ", "[1]", ";", "\n", "\r", " ", "\t", "prose", "```", "|", "<", ">"]
 MARKERS = ["<think>", "</think>", "<|im_end|>", "<|im_start|>assistant", "[/INST]", "<end>", "｜"]
 ODD = ["\0", "é", "\ud800", "\x0b", "\x85", "\u2028"]
-PIECES = st.sampled_from([*SYNTAX, *MARKERS, *ODD])
+LISTS = ["1. ", "2) ", "- ", "\\\n", "(\n", "\n)", "a b", "[PLAN]", "[PLAN END]", "[STATEMENT]"]
+PIECES = st.sampled_from([*SYNTAX, *MARKERS, *LISTS, *ODD])
 COMPLETIONS = st.one_of(st.text(), st.lists(PIECES, max_size=40).map("".join))
 
 
@@ -189,4 +227,19 @@ def test_plans_are_extracted_from_any_formatting(plan: list[str], data: st.DataO
     body = "\n".join(format_action(i, action) for i, action in enumerate(plan))
     before = data.draw(st.sampled_from(["", "Sure!\n", "<think>(a b)</think>", "<|im_start|>assistant\n", "```\n"]))
     after = data.draw(st.sampled_from(["", "<|im_end|>", "</s>", "\n```", "\n<end>\n", "\nDone."]))
+    assert extract_plan(before + body + after) == plan
+
+
+@given(st.lists(ACTIONS, min_size=1, max_size=8), st.data())
+def test_plans_are_extracted_from_lists_and_spread_brackets(plan: list[str], data: st.DataObject) -> None:
+    def format_action(number: int, action: str) -> str:
+        spread = data.draw(st.booleans())
+        text = f"({end}{action[1:-1]}{end})" if spread else data.draw(st.sampled_from(bullets)).format(number) + action
+        return text + data.draw(st.sampled_from(["", " ; so", " [1]"])) + end
+
+    end = data.draw(st.sampled_from(["\n", "\\\n", " \\\r\n\n"]))
+    bullets = data.draw(st.sampled_from([["{}. ", "{}) "], ["- ", "* "]]))
+    body = "".join(format_action(i, action) for i, action in enumerate(plan, 1))
+    before = data.draw(st.sampled_from(["", "Sure!\n", "[STATEMENT]\nSolve it.\n[PLAN]", "```\n"]))
+    after = data.draw(st.sampled_from(["", "[PLAN END]\n(a b)", "```", "[STATEMENT]\n[PLAN]\n1. (a b)", "Done."]))
     assert extract_plan(before + body + after) == plan

@@ -17,7 +17,7 @@ from planward.tasks.planning.neutral import name_domain, name_objects, render_do
 from planward.tasks.planning.prompt import join_compact_prompt, render_compact_problem
 
 _ACTION = re.compile(r"\([^()]*\)")
-_WORD = re.compile(r"[^\s()]+")
+_WORD = re.compile(r"[^\s()\\]+")  # a backslash may end a line within an action
 _UNKNOWN = "-unknown"  # ends a word that is a name in the other words only
 
 

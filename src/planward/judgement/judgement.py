@@ -1,0 +1,100 @@
+"""Judges a file of completions: verdicts, quarantine, metrics, tables and a page in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, get_args
+
+from planward.core.files import open_atomic, write_json
+from planward.core.verdicts import Label
+from planward.judgement.lines import iter_chunks
+from planward.judgement.page import render_page
+from planward.judgement.pool import judge_chunks
+from planward.judgement.problems import ProblemIndex
+from planward.judgement.tables import Tables, compute_tables
+from planward.judgement.tally import Tally
+from planward.judgement.verdicts import Judged, JudgedBy, Rejected, Settings
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was written to the folder."""
+
+    metrics: dict[str, Any]
+    tables: Tables
+
+
+def judge_file(
+    path: Path,
+    folder: Path,
+    index: ProblemIndex,
+    settings: Settings,
+    *,
+    workers: int = 1,
+    confidence: float = 0.95,
+    advance: Callable[[int], object] = lambda _: None,
+) -> Judgement:
+    """Write verdicts.jsonl, quarantine.jsonl, metrics.json, success.csv, paired.csv, labels.csv and page.html.
+
+    Memory does not grow with the number of lines, only with that of problems. Verdicts keep the order of the lines;
+    the same file gives the same bytes, whatever the number of workers.
+
+    Args:
+        advance: called with the number of bytes of each chunk, when it has been read.
+
+    Raises:
+        ValueError: no line could be judged; the message shows the first reason.
+        VerifierError: no verdict could be reached, or the verifiers disagree.
+        OSError: the file cannot be read, or the folder not be written.
+    """
+    tally, line_num = Tally(), 0
+    with open_atomic(folder / "verdicts.jsonl") as verdicts, open_atomic(folder / "quarantine.jsonl") as quarantine:
+        results = judge_chunks(iter_chunks(path, advance), index, settings, workers)
+        for result in chain.from_iterable(results):
+            line_num += 1
+            if isinstance(result, Judged) and not tally.add(result):
+                result = _reject_duplicate(result)
+            if isinstance(result, Judged):
+                verdicts.write(result.text + "\n")
+            elif isinstance(result, Rejected):
+                tally.reject(result.number, result.reason)
+                quarantine.write(result.text + "\n")
+    if not tally.judged:
+        reason = tally.first_reason or "it holds no lines"
+        raise ValueError(f"{path}: no line could be judged; {reason}; see {folder / 'quarantine.jsonl'}")
+    judgement = Judgement(_compute_metrics(tally, line_num, settings), compute_tables(tally, confidence))
+    write_json(folder / "metrics.json", judgement.metrics)
+    for name in ("success", "paired", "labels"):
+        with open_atomic(folder / f"{name}.csv") as out:
+            getattr(judgement.tables, name).to_csv(out, index=False, float_format="%.6g")
+    with open_atomic(folder / "page.html") as out:
+        out.write(render_page(path.name, judgement.metrics, judgement.tables))
+    return judgement
+
+
+def _reject_duplicate(judged: Judged) -> Rejected:
+    reason = f"duplicate: {judged.model!r} has an earlier line on {judged.key!r} with {judged.shot_num} examples"
+    return Rejected(judged.number, reason, b"")
+
+
+def _compute_metrics(tally: Tally, line_num: int, settings: Settings) -> dict[str, Any]:
+    """lines = blank + judged + quarantined; labels and `judged_by` each sum to judged, reasons to quarantined."""
+    counts = {str(label): sum(each[label] for each in tally.labels.values()) for label in Label}
+    quarantined = tally.reasons.total()
+    return {
+        "lines": line_num,
+        "blank": line_num - tally.judged - quarantined,
+        "judged": tally.judged,
+        "quarantined": quarantined,
+        "quarantined_by_reason": dict(sorted(tally.reasons.items())),
+        "labels": counts,
+        "successes": counts[Label.SUCCESS],
+        "models": len({cell.model for cell in tally.cells}),
+        "problems": tally.problem_num,
+        "domains": len(tally.domains),
+        "verifier": str(settings.verifier),
+        "judged_by": {name: tally.judged_by[name] for name in get_args(JudgedBy)},
+    }
