@@ -329,7 +329,7 @@ def test_a_stage_whose_input_is_missing_names_it(quick: Path) -> None:
     assert not list(quick.rglob("*.partial"))
 
 
-GROUPS = ("selectors", "transfer")  # of commands
+GROUPS = ("endpoints", "selectors", "transfer")  # of commands
 
 
 def test_every_stage_is_a_command_a_module_and_an_entry_of_a_pipeline() -> None:
@@ -341,7 +341,8 @@ def test_every_stage_is_a_command_a_module_and_an_entry_of_a_pipeline() -> None:
             command = " ".join(words[: 2 if words[0] in GROUPS else 1])
             used.add(command)
             phases = {"sft", "rce", "grpo"} if command == "selectors train" else {command.rpartition(" ")[2]}
-            assert name.removeprefix("transfer-").partition("-")[0] in phases, (file, name)
+            family = name.removeprefix("transfer-").removeprefix("endpoints-").partition("-")[0]
+            assert family in phases, (file, name)
     app_commands = get_command(app).commands  # type: ignore[attr-defined]
     commands = {name: each for name, each in app_commands.items() if name in used}
     commands |= {f"{group} {name}": each for group in GROUPS for name, each in app_commands[group].commands.items()}

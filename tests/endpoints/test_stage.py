@@ -1,4 +1,4 @@
-"""Stage `evaluate-endpoint` against `transformers serve`: the served base has the predictions of base."""
+"""Stage `endpoints-evaluate` against `transformers serve`: the served base has the predictions of base."""
 
 from __future__ import annotations
 

@@ -26,4 +26,4 @@ def evaluate(name: Annotated[str, typer.Argument(help="One of `endpoints.run`.")
     """
     from planward.stages.endpoints import evaluate as stage
 
-    run_stage(f"evaluate-endpoint@{name}", lambda params: stage.run(params, name), run=Run(name, 0, 0))
+    run_stage(f"endpoints-evaluate@{name}", lambda params: stage.run(params, name), run=Run(name, 0, 0))

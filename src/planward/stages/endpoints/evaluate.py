@@ -1,4 +1,4 @@
-"""Stage `evaluate-endpoint`: have every test problem completed by a hosted or served model, and judge."""
+"""Stage `endpoints-evaluate`: have every test problem completed by a hosted or served model, and judge."""
 
 from __future__ import annotations
 
