@@ -14,7 +14,7 @@ from planward.params import ParamsError
 
 if TYPE_CHECKING:
     from planward.planner import Planner, PlanResult, SearchConfig
-    from planward.planner.problems import RandomExamples
+    from planward.planner.problems import IdentifiedSelector
 
 
 def register(app: typer.Typer) -> None:
@@ -39,9 +39,13 @@ def plan(
         int | None,
         typer.Option(
             min=1,
-            help="With --examples: how many of the problem's domain stand in the prompt, at random.",
-            show_default="1",
+            help="With --examples: how many stand in the prompt, random ones of the problem's domain.",
+            show_default="1; with --selector as in its training",
         ),
+    ] = None,
+    selector: Annotated[
+        Path | None,
+        typer.Option(help="With --examples: a published selector chooses them instead (`planward publish`)."),
     ] = None,
     samples: Annotated[
         int, typer.Option(min=1, help="Draw at most so many completions, in rounds, until one is a valid plan.")
@@ -73,7 +77,7 @@ def plan(
     if problem.is_dir() != (out is not None):
         wrong = "a folder of problems needs one" if out is None else "only for a folder of problems"
         raise typer.BadParameter(wrong, param_hint="--out")
-    if shots is not None and examples is None:
+    if examples is None and (shots is not None or selector is not None):
         raise typer.BadParameter("there are no examples to choose from; name their file", param_hint="--examples")
     limit_threads()
     with report_errors():
@@ -84,7 +88,13 @@ def plan(
             raise ParamsError(f"{domain if problem.exists() else problem}: no such file")
         planner = Planner(model, repair_template=repair_template)
         search = planner.build_search(samples, temperature, best=best, repair=repair, seed=seed)
-        pool = RandomExamples(read_examples(examples), shots or 1, search.seed, planner.task) if examples else ()
+        pool: IdentifiedSelector | tuple[()] = ()
+        if examples is not None and selector is not None:
+            from planward.publication.selected_examples import load_selected_examples
+
+            pool = load_selected_examples(selector, read_examples(examples), shots)
+        elif examples is not None:
+            pool = RandomExamples(read_examples(examples), shots or 1, search.seed, planner.task)
         if out is not None:
             success = _plan_folder(planner, domain, problem, out, search, pool, as_json=as_json)
         else:
@@ -102,7 +112,7 @@ def _plan_folder(
     folder: Path,
     out: Path,
     search: SearchConfig,
-    pool: RandomExamples | tuple[()],
+    pool: IdentifiedSelector | tuple[()],
     *,
     as_json: bool,
 ) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,10 +13,11 @@ from tqdm import tqdm
 from planward.core.files import open_atomic, write_json, write_jsonl
 from planward.core.hashing import compute_md5
 from planward.core.prompt_templates import identify_prompts
+from planward.core.records import Record
 from planward.core.verdicts import VerifierError
 from planward.params import ParamsError
 from planward.planner.planner import Conversation, Planner
-from planward.planner.problems import RandomExamples
+from planward.planner.problems import IdentifiedSelector, hash_examples
 from planward.planner.results import PlanResult
 from planward.planner.search import SearchConfig
 
@@ -45,7 +45,7 @@ def plan_folder(
     folder: Path,
     out: Path,
     search: SearchConfig,
-    examples: RandomExamples | Sequence[Any] = (),
+    examples: IdentifiedSelector | Sequence[Record] = (),
 ) -> FolderSummary:
     """Plan for every *.pddl file below `folder` except domains, `settings.batch_size` problems at a time.
 
@@ -109,11 +109,13 @@ def _write_plan(file: Path, result: PlanResult) -> None:
 
 
 def _describe_settings(
-    planner: Planner, domain: Path, search: SearchConfig, examples: RandomExamples | Sequence[Any]
+    planner: Planner, domain: Path, search: SearchConfig, examples: IdentifiedSelector | Sequence[Record]
 ) -> dict[str, Any]:
     """Return all that decides the plans: weights and templates by content, decoding, worked examples."""
-    pool = examples.pool if isinstance(examples, RandomExamples) else examples
-    solved = "\n".join(example.model_dump_json(include={"id", "response"}) for example in pool)
+    if isinstance(examples, Sequence):
+        identity: dict[str, Any] = {"examples": hash_examples(examples) if examples else None, "shots": len(examples)}
+    else:
+        identity = examples.identity
     files = [file for file in sorted(planner.folder.rglob("*")) if file.is_file() and file.suffix != ".md"]
     weights = {file.relative_to(planner.folder).as_posix(): compute_md5(file) for file in files}
     return {
@@ -122,8 +124,7 @@ def _describe_settings(
         "repair_template": compute_md5(planner.repair_template) if search.repair else None,
         "domain": compute_md5(domain),
         "search": asdict(search),
-        "examples": hashlib.sha256(solved.encode()).hexdigest() if pool else None,
-        "shots": examples.count if isinstance(examples, RandomExamples) else len(pool),
+        **identity,
     }
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
 from planward.core.records import Meta, Record, read_records
 from planward.core.tasks import Task
 from planward.params import ParamsError
 from planward.selectors.pools import sample_pool
 
-# From a problem to its worked examples, in the prompt's order. A trained selector is one such function.
-ExampleSelector = Callable[[Record], Sequence[Record]]
+ExampleSelector = Callable[[Record], Sequence[Record]]  # from a problem to its worked examples, in the prompt's order
 NAME_PATTERN = re.compile(r"\(\s*define\s*\(\s*domain\s+([^\s()]+)", re.IGNORECASE)
 COMMENT_PATTERN = re.compile(r";.*")
 
@@ -38,19 +39,35 @@ def read_domain_name(domain: Path) -> str:
 def read_examples(file: Path) -> list[Record]:
     """Read worked examples: JSON lines with `response`, as in results/score/train.jsonl.
 
-    Their PDDL files are relative to the file's folder, or to the folder `problems` beside that one, as in results/.
+    Their PDDL files are relative to the file's folder, or to a folder `problems` in it or beside it, as in results/.
 
     Raises:
         ParamsError: the file or one that it names is missing, a line is no record, or has no plan.
     """
     if not file.is_file():
         raise ParamsError(f"{file}: no such file of worked examples")
-    roots = (file.parent.resolve(), file.parent.resolve().parent / "problems")
+    folder = file.parent.resolve()
+    roots = (folder, folder / "problems", folder.parent / "problems")
     try:
         records = list(read_records(file))
     except ValueError as error:
         raise ParamsError(f"{file}: a line is no record: {error}") from None
     return [_resolve_files(record, roots, f"{file}:{number}") for number, record in enumerate(records, 1)]
+
+
+class IdentifiedSelector(Protocol):
+    """An `ExampleSelector` that says by what it selects, so that a folder of plans holds those of one selector."""
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def __call__(self, problem: Record, /) -> Sequence[Record]: ...
+
+
+def hash_examples(examples: Sequence[Record]) -> str:
+    """Hash worked examples by id and reference plan."""
+    text = "\n".join(example.model_dump_json(include={"id", "response"}) for example in examples)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,10 @@ class RandomExamples:
         # Samples are seeded by the problem's content, so that a moved file gets the same ones.
         query = problem.model_copy(update={"id": self.task.core_digest(problem)})
         return sample_pool(query, same, self.task.core_digest, self.count, str(self.seed))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"examples": hash_examples(self.pool), "shots": self.count}
 
     @cached_property
     def _by_domain(self) -> dict[str, list[Record]]:

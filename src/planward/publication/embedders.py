@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -112,4 +113,7 @@ class FileEmbedder:
         return torch.stack(list(read_embeddings(self.file, [problem.id for problem in problems]).values()))
 
 
-Embedder = ModelEmbedder | TfidfEmbedder | FileEmbedder
+class Embedder(Protocol):
+    """What embeds problems, not yet on the scale of training."""
+
+    def embed(self, problems: Sequence[Record]) -> torch.Tensor: ...

@@ -27,8 +27,10 @@ from planward.core.verdicts import VerifierError
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.inference.models import load_model
 from planward.params import ParamsError
+from planward.planner.problems import build_record, read_examples
 from planward.publication.problem_files import read_problem_file
 from planward.publication.provenance import PublicationError
+from planward.publication.selected_examples import load_selected_examples
 from planward.publication.selectors import load_selector, publish_selector
 from planward.selectors.beams import read_beams
 from planward.selectors.config import SelectorsConfig
@@ -440,6 +442,24 @@ def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: P
     solved = read_problem_file(pool, loaded.task, tmp_path / "pddl", solved=True).problems
     for id, examples in loaded.choose(problems, [*problems, *solved], 2, None):
         assert id not in examples
+
+
+def test_planner_gets_the_examples_of_a_published_selector(copy: Project, tmp_path: Path) -> None:
+    run, target, folder = Run(POINTERS[-1], SIZE, SEED), tmp_path / "selector", RESULTS.dialects / "problems"
+    compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
+    publish_selector(copy.params, copy.config, run, target)
+    queries = {record.id: record.meta for record in read_records(RESULTS.dialects / "test.jsonl")}
+    pool = RESULTS.dialects / "train.jsonl"
+    select = load_selected_examples(target, read_examples(pool), None)
+    for row in read_rows(RESULTS.answers(run)):
+        meta = queries[row["id"]]
+        files = (folder / meta.domain_file, folder / meta.problem_file)
+        problem = build_record(*files).model_copy(update={"id": row["id"]})  # candidates are drawn by it
+        chosen = [example.id for example in select(problem)]
+        assert chosen[-row["shot_num"] :] == row["shot_ids"]
+    options = ["--model", str(ROOT / "models/base"), "--examples", str(pool), "--selector", str(target), "--json"]
+    done = CliRunner().invoke(app, ["plan", *map(str, files), *options])
+    assert json.loads(done.stdout)["examples"] == copy.config.shot_num
 
 
 @pytest.mark.parametrize("source", ["tfidf", "file"])
