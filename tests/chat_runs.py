@@ -50,15 +50,15 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }  # two optimizer steps of SFT, two of GRPO
 
 
-def prepare(params: PlanningParams) -> None:
-    """Write problems, GRPO's schedule and the base model."""
+def prepare(params: PlanningParams, base: Path = Path(BASE)) -> None:
+    """Write problems, GRPO's schedule and a base model in the folder `base`."""
     for stage in (problems, split, score):
         stage.run(params)
     schedule.run(params, GRPO)
     task = load_task(params)
     records = list(read_records(results().score / "train.jsonl"))
     prompts = [turn["content"] for record in records for turn in task.prompt(record, [])]
-    write_chat_model(Path(BASE), prompts, [task.reference_completion(record) for record in records])
+    write_chat_model(base, prompts, [task.reference_completion(record) for record in records])
 
 
 def train_and_evaluate(params: PlanningParams) -> None:

@@ -134,8 +134,7 @@ def test_chat_model_answers_the_messages_of_the_task(
 ) -> None:
     model = project / "model"
     params = small(**merge_values(chat_runs.SECTIONS, {"model": {"path": str(model)}, "evaluate": {"shots": [0, 1]}}))
-    chat_runs.BASE = str(model)
-    chat_runs.prepare(params)
+    chat_runs.prepare(params, model)
     endpoint = {"url": f"{url}/v1", "model": str(model)}
     raw = merge_values(params.model_dump(mode="json"), {"endpoints": {"run": ["gpt"], "models": {"gpt": endpoint}}})
     params = PlanningParams.model_validate(raw)
