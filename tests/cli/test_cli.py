@@ -359,6 +359,13 @@ def test_every_stage_is_a_command_a_module_and_an_entry_of_a_pipeline() -> None:
         assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
 
 
+def test_a_reader_that_stops_early_sees_no_error() -> None:
+    program = Path(sys.executable).parent / "planward"
+    command = f"{program} params --json | head -c 1; echo"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
 def test_the_installed_program_is_this_one() -> None:
     program = shutil.which("planward", path=str(Path(sys.executable).parent))
     assert program is not None

@@ -76,6 +76,8 @@ def report_errors() -> Iterator[None]:
     """Print faults of input, configuration and machine in plain words, with exit status 2."""
     try:
         yield
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        raise
     except EXPECTED_ERRORS as error:
         if os.environ.get("PLANWARD_TRACEBACK"):
             raise
