@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any
 
 from planward.inference.decoding import generate_greedy
+from planward.inference.sampling import generate_samples
 
 
 @contextmanager
@@ -25,11 +26,16 @@ def serve_completions(model: Any, tokenizer: Any, name: str, root: str) -> Itera
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             requests.append(body)
-            if self.path != "/v1/completions" or body["model"] != name or body["temperature"] != 0:
-                return self.answer(400, {"error": {"message": "only greedy completions of the served model"}})
+            if self.path != "/v1/completions" or body["model"] != name:
+                return self.answer(400, {"error": {"message": "only completions of the served model"}})
             if max(map(len, body["prompt"])) + body["max_tokens"] > model.config.max_position_embeddings:
                 return self.answer(400, {"error": {"message": "maximum context length exceeded"}})
-            texts = generate_greedy(model, tokenizer, body["prompt"], body["max_tokens"], 64, progress=False)
+            if body["temperature"]:
+                sampling = (body["n"], body["temperature"], body["max_tokens"], 64, body["seed"])
+                rows = generate_samples(model, tokenizer, body["prompt"], *sampling, progress=False)
+                texts = [sample.text for row in rows for sample in row]
+            else:
+                texts = generate_greedy(model, tokenizer, body["prompt"], body["max_tokens"], 64, progress=False)
             choices = [{"index": index, "text": text} for index, text in enumerate(texts)]
             return self.answer(200, {"choices": choices[::-1]})  # the order is in `index`
 

@@ -18,6 +18,7 @@ from completions_server import serve_completions
 from planward.inference import vllm
 from planward.inference.decoding import generate_greedy
 from planward.inference.models import BackendError
+from planward.inference.sampling import generate_samples
 from planward.params import ModelConfig
 
 MAX_NEW_TOKENS = 6
@@ -102,6 +103,18 @@ def test_a_servers_completions_are_those_of_the_model(base: str) -> None:
             assert [len(request["prompt"]) for request in requests] == [2, 2, 1]
             assert {request["model"] for request in requests} == {name}
     assert len(set(expected)) > 2
+
+
+def test_a_server_samples_what_is_asked_for(base: str) -> None:
+    model, tokenizer = load(base)
+    prompts, sampling = [[3, 4, 5], [6], [7, 8, 9, 3]], (5, 1.5, MAX_NEW_TOKENS, 64, 11)
+    with serve_completions(model, tokenizer, "base", "base") as (url, requests):
+        served, _ = vllm.load_vllm(build_config(vllm={"mode": "server", "url": url}), base, 32, 0)
+        samples = generate_samples(served, tokenizer, prompts, *sampling, progress=False)
+    expected = generate_samples(model, tokenizer, prompts, *sampling, progress=False)
+    assert [[sample.text for sample in row] for row in samples] == [[sample.text for sample in row] for row in expected]
+    assert len({sample.text for sample in samples[0]}) > 1
+    assert [(request["n"], request["temperature"], request["seed"]) for request in requests] == [(5, 1.5, 11)] * 3
 
 
 def test_a_server_with_other_weights_is_refused(base: str) -> None:

@@ -14,7 +14,9 @@ from support import ROOT
 COMMAND = [sys.executable, "benchmarks/gpu.py", "--shape", "tiny", "--engines", "TRL", "vLLM", "--phases", "grpo"]
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+@pytest.mark.skipif(
+    find_spec("vllm") is not None, reason="vLLM is installed, so there is no row of a missing engine to test"
+)
 def test_each_measurement_is_a_row_even_if_it_cannot_run() -> None:
     done = subprocess.run([*COMMAND, "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)

@@ -10,7 +10,6 @@ from itertools import groupby
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from planward.analysis.names import format_rate, format_run
 from planward.analysis.success_arrays import RUN
@@ -22,6 +21,7 @@ from planward.comparison.sentences import describe_findings, format_cell
 from planward.core.verdicts import Label
 from planward.report import figures
 from planward.report.figures import Figure, Interval
+from planward.report.markup import build_environment
 from planward.report.sections.elements import Position, Table, find_block_starts, format_difference
 
 MAX_FLIPS = 3000  # on the page; of more, those with the fewest worked examples
@@ -31,16 +31,10 @@ MAX_TEXT_LENGTH = 6000  # characters of a problem or completion
 def render_page(compared: Comparison | Ranking) -> str:
     """Render the page as HTML; the same comparison or ranking gives the same text."""
     parts = _build_comparison_parts(compared) if isinstance(compared, Comparison) else _build_ranking_parts(compared)
-    environment = Environment(
-        loader=PackageLoader("planward.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     letters = [letter.upper() for letter in list_letters(len(compared.experiments))]
     overlap = compared.overlap
-    text = environment.get_template("diff.html.j2").render(
+    template = build_environment().get_template("diff.html.j2")
+    text = template.render(
         parts,
         compared=compared,
         is_ranking=isinstance(compared, Ranking),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from planward.analysis.names import ALL, format_rate, format_shot_num
 from planward.analysis.tables import TIED
@@ -16,6 +15,7 @@ from planward.core.verdicts import Label
 from planward.judgement.tables import Tables
 from planward.report import figures
 from planward.report.figures import Figure
+from planward.report.markup import build_environment
 from planward.report.sections.elements import Table, find_block_starts, format_difference
 
 MAX_BARS = 40  # cells in the figure of labels
@@ -28,15 +28,9 @@ def render_page(name: str, metrics: dict[str, Any], tables: Tables) -> str:
     Args:
         name: of the file that was judged.
     """
-    environment = Environment(
-        loader=PackageLoader("planward.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     parts = [_build_success_table(tables.success), _build_domains_table(tables.success)]
-    text = environment.get_template("judgement.html.j2").render(
+    template = build_environment().get_template("judgement.html.j2")
+    text = template.render(
         name=name,
         metrics=metrics,
         success=[table for table in parts if table is not None],
