@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,17 @@ class KillAfter(TrainerCallback):
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         if state.global_step == self.steps:
             raise Killed
+
+
+class TerminateIn(TrainerCallback):
+    """Sends SIGTERM during a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step == self.step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class KillAtEnd(TrainerCallback):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -36,6 +37,7 @@ from planward.training.batching import Batching
 from planward.training.checkpoints import JOURNAL
 from planward.training.references import InvalidReferences, check_references, encode_reference
 from planward.training.rollouts import Rollouts, ScheduleError, VerifierDisagreement
+from planward.training.termination import Terminated
 from support import ROOT
 from training_runs import (
     RECORDS,
@@ -45,6 +47,7 @@ from training_runs import (
     KillAtEnd,
     Killed,
     StepRecorder,
+    TerminateIn,
     are_equal,
     load_weights,
     read_curve,
@@ -256,6 +259,27 @@ def test_grpo_resumes_to_the_same_weights_and_skips_incomplete_checkpoints() -> 
     assert are_equal(load_weights("straight"), load_weights("resumed"))
     assert read_files("training/straight") == read_files("training/resumed")
     assert not list(Path(".checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_sigterm_ends_training_with_a_checkpoint_of_its_step(method: str) -> None:
+    params = letters.build_params(grpo={"steps": 6, "save_steps": 50}, sft={"save_steps": 50})
+
+    def train(name: str, *callbacks: TrainerCallback) -> None:
+        if method == "grpo":
+            run_grpo(name, params, callbacks=callbacks)
+        else:
+            run_sft(name, params, callbacks)
+
+    train("straight")
+    with pytest.raises(Terminated, match="after step 3"):
+        train("resumed", TerminateIn(3))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    recorder = StepRecorder()
+    train("resumed", recorder)
+    assert recorder.steps[0] == 4
+    assert are_equal(load_weights("straight"), load_weights("resumed"))
+    assert read_files("training/straight") == read_files("training/resumed")
 
 
 def test_extended_run_equals_an_uninterrupted_one() -> None:

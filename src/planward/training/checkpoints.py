@@ -13,12 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
 import planward
 from planward.core.files import write_json
 from planward.core.records import Record
+from planward.training.termination import Terminated, Termination
 
 JOURNAL = "journal.json"
 # Packages that a trained model depends on.
@@ -87,20 +89,48 @@ def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path
 
 
 class CheckpointCallback(TrainerCallback):
-    """Writes the journal into each checkpoint; then deletes older ones, and files that the journal no longer names."""
+    """Writes the journal into each checkpoint; then deletes older ones, and files that the journal no longer names.
+
+    After SIGTERM it has a checkpoint written at the end of the step, and raises Terminated.
+    """
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder = folder
         self.journal = journal
+        self.termination = Termination()
+
+    def on_train_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        self.termination.watch()
+
+    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        self.termination.stop_watching()
+
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+        if _is_any(self.termination.is_requested):
+            self.termination.is_requested = control.should_save = True
 
     def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         processes = PartialState()
         processes.wait_for_everyone()  # every process writes its own random state
+        checkpoint = self.folder / f"checkpoint-{state.global_step}"
         if processes.is_main_process:
-            checkpoint = self.folder / f"checkpoint-{state.global_step}"
             sizes = _list_sizes(checkpoint, self.journal)
             write_json(checkpoint / JOURNAL, {"files": sizes, "journal": asdict(self.journal)})
             _delete_others(self.folder, checkpoint, self.journal)
+        if self.termination.is_requested:
+            self.termination.stop_watching()
+            processes.wait_for_everyone()
+            raise Terminated(f"ended by SIGTERM after step {state.global_step}; the same command goes on from there")
+
+
+def _is_any(value: bool) -> bool:
+    """Whether `value` is true in any process."""
+    processes = PartialState()
+    if processes.num_processes == 1:
+        return value
+    flag = torch.tensor(int(value), device=processes.device)
+    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+    return bool(flag)
 
 
 def _parse_step(checkpoint: Path) -> int:
