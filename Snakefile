@@ -14,5 +14,6 @@ rule all:
         "results/report.html",
 
 
+include: "workflow/rules/locks.smk"
 include: "workflow/rules/graph.smk"
 include: "workflow/rules/stages.smk"

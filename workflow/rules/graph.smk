@@ -25,7 +25,7 @@ for stage in nx.topological_sort(graph):  # those that need a stage come before 
 now = Path(".snakemake/now")
 stale = set()
 if workflow.is_main_process:  # not again in every job
-    changed = repo.status()
+    changed = get_status(repo)
     for stage in graph:
         if stage.addressing in changed and not stage.frozen:
             stale |= {stage, *nx.ancestors(graph, stage)}

@@ -35,7 +35,7 @@ def declare(family):
             stage=lambda wildcards: family.stage(wildcards).addressing,
             force=lambda wildcards: choose_force(family.rule),
         shell:
-            "PLANWARD_THREADS={threads} dvc --wait-for-lock repro --single-item {params.force} {params.stage} > {log} 2>&1"
+            "PLANWARD_THREADS={threads} exec python workflow/rules/run_stage.py {params.force} {params.stage} > {log} 2>&1"
 
 
 for family in list_families():

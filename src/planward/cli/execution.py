@@ -6,12 +6,14 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 
+from planward.cli.processes import StageIsRunning, end_with_parent, is_slurm_job, lock_stage, wait_for_slurm
 from planward.core import paths
 from planward.core.files import write_json
 from planward.core.registry import load_params
@@ -20,8 +22,10 @@ from planward.core.verdicts import VerifierError
 from planward.params import METHODS, ParamsError
 from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimitError
+from planward.training.termination import EXIT_STATUS, Terminated
 
-EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, VerifierError, ValueError, OSError)
+EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, StageIsRunning, VerifierError, ValueError, OSError)
+LOCKS = Path(".locks")  # of the stages that run
 
 
 def run_stage(
@@ -40,10 +44,12 @@ def run_stage(
         run: the run that the stage belongs to.
     """
     limit_threads()
-    with report_errors():
+    end_with_parent()
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes
+    with report_errors(), lock_stage(LOCKS / f"{track or task}-{stage}") if is_first else nullcontext():
         start = time.perf_counter()
         function(load_params(task))
-        if os.environ.get("RANK", "0") == "0":  # of several processes, the first
+        if is_first:
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
             measured: dict[str, Any] = {
                 "stage": stage,
@@ -86,3 +92,8 @@ def report_errors() -> Iterator[None]:
         console.print(str(error), markup=False, highlight=False)
         console.print("(PLANWARD_TRACEBACK=1 shows the traceback)", style="dim")
         raise typer.Exit(2) from None
+    except Terminated as end:
+        print(end, flush=True)
+        if is_slurm_job():
+            wait_for_slurm()
+        raise typer.Exit(EXIT_STATUS) from None

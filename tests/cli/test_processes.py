@@ -1,0 +1,68 @@
+"""A stage runs once at a time and ends with DVC."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from planward.cli.processes import DVC_VARIABLE, StageIsRunning, lock_stage
+
+HOLD = """
+import pathlib, time
+from planward.cli.processes import lock_stage
+with lock_stage(pathlib.Path("stage")):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+STAGE = """
+import os, time
+from planward.cli.processes import end_with_parent
+end_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+DVC = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.run([sys.executable, "-c", {STAGE!r}])
+time.sleep(60)
+"""  # as the rules start it: SIGTERM is left to the stage
+
+
+def test_a_stage_runs_once_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with (
+        pytest.raises(StageIsRunning, match=f"^process {holder.pid} on .* runs this stage"),
+        lock_stage(tmp_path / "stage"),
+    ):
+        pass
+    holder.kill()
+    holder.wait()
+    with lock_stage(tmp_path / "stage"):
+        assert f"process {os.getpid()} on" in (tmp_path / "stage").read_text()
+    assert (tmp_path / "stage").read_text() == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+@pytest.mark.parametrize("slurm", [False, True])
+def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(slurm: bool, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"} | {DVC_VARIABLE: "sft"}
+    environment |= {"SLURM_JOB_ID": "1"} if slurm else {}
+    command = [sys.executable, "-c", DVC]
+    dvc = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    assert dvc.stdout is not None
+    stage = psutil.Process(int(dvc.stdout.readline()))
+    stage.send_signal(signal.SIGTERM)
+    ended = psutil.wait_procs([stage], timeout=2)[0]
+    assert bool(ended) != slurm
+    dvc.kill()
+    dvc.wait()
+    assert psutil.wait_procs([stage], timeout=10)[0]

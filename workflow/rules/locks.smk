@@ -1,0 +1,53 @@
+"""Locks of killed runs are removed; the process that holds one is named."""
+
+import fcntl
+import socket
+from datetime import datetime
+from pathlib import Path
+
+from dvc.lock import LockError
+from dvc.rwlock import RWLockFileCorruptedError
+from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
+
+DVC_LOCK = Path(".dvc/tmp/rwlock")
+RUN = Path(".snakemake/run")  # every snakemake in this folder shares a lock on it, which ends with the process
+
+
+def remove_stale_locks():
+    """Remove Snakemake's lock if no run is alive that may hold it; else say which one does."""
+    global run_lock  # open, and so locked, as long as this process lives
+    RUN.parent.mkdir(exist_ok=True)
+    run_lock = RUN.open("a+")
+    try:
+        fcntl.flock(run_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logger.warning(f"Also in this folder: {RUN.read_text() or 'another snakemake'}.")
+    else:
+        if locks := list(Path(".snakemake/locks").glob("*")):
+            for lock in locks:
+                lock.unlink()
+            logger.warning(f"Removed the lock of a killed run: {RUN.read_text() or 'its process is gone'}.")
+        RUN.write_text("")
+    fcntl.flock(run_lock, fcntl.LOCK_SH)
+
+
+def get_status(repo):
+    """DVC's status; raises WorkflowError where another process has the stages' files."""
+    try:
+        return repo.status()
+    except RWLockFileCorruptedError:  # DVC was killed while it wrote the file
+        logger.warning(f"Removed {DVC_LOCK}, which a killed process left incomplete.")
+        DVC_LOCK.unlink()
+        return repo.status()
+    except LockError as error:
+        raise WorkflowError(f"DVC: {error}") from None
+
+
+if workflow.is_main_process:
+    remove_stale_locks()
+
+
+onstart:
+    if workflow.is_main_process:
+        RUN.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M}")
