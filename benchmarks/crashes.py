@@ -1,0 +1,238 @@
+"""Kill the pipeline at random moments; one rerun of the same command must give the hashes of an uninterrupted run.
+
+    python benchmarks/crashes.py [TRIALS] [SEED] [FOLDER]
+
+Each trial starts from a project whose data stages have run, starts Snakemake, `dvc repro` or a stage's own command,
+and sends SIGKILL, SIGTERM or SIGINT to it, to all of it, to DVC or to the stage. The rerun must end without error, with
+equal hashes, and leave no process, no lock and no partial file. Prints a table of trials by command, victim and signal;
+failed trials stay in FOLDER, with the output of both runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import psutil
+import yaml
+from tqdm import tqdm
+
+ROOT = Path(__file__).parent.parent
+PARAMS = """
+dataset_sizes: [10]
+tracks: []
+problems:
+  generated:
+    blocksworld: {count: 16, blocks: [3, 4]}
+    ferry: {count: 16, locations: [3, 4], cars: [2, 3]}
+    grippers: {count: 0}
+    spanner: {count: 0}
+    delivery: {count: 0}
+    elevator: {count: 0}
+split: {held_out_domains: []}
+sft: {epochs: 8, save_steps: 2}
+grpo: {steps: 12, batch_size: 4, num_generations: 4, save_steps: 2}
+evaluate: {shots: [0], samples: {count: 0, methods: []}}
+transfer: {methods: [], renamed: 0, unseen: 0, dataset_size: 10}
+ablations: {dataset_size: 10, run: []}
+"""  # laid over workflow/recipes/quick.yaml
+DATA = "results/score/metrics.json"
+COMMANDS = {
+    "snakemake": "snakemake --cores 2 results/predictions/grpo-10-3407.json",
+    "dvc": "dvc repro evaluate@grpo-10-3407",
+    "sft": "dvc repro --single-item sft@10-3407",
+}
+VICTIMS = {"snakemake": ("all", "snakemake", "dvc", "stage"), "dvc": ("all", "dvc", "stage"), "sft": ("dvc", "stage")}
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+RUN_S = 900  # any run takes less
+
+
+@dataclass(frozen=True)
+class Trial:
+    command: str
+    victim: str
+    number: signal.Signals
+    delay: float  # seconds from the victim's start; from the command's start for `all`
+
+    def __str__(self) -> str:
+        return f"{self.command}, {self.number.name} to {self.victim} after {self.delay:.1f} s"
+
+
+class Campaign:
+    """A project with finished data stages, and the hashes and seconds of each command's uninterrupted run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hashes: dict[str, dict[str, str]] = {}
+        self.seconds: dict[str, float] = {}
+        ready = folder / "ready"
+        names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (ROOT / name).is_file() and not name.endswith("dvc.lock"):
+                (ready / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, ready / name)
+        shutil.copyfile(ROOT / "models/dvc.lock", ready / "models/dvc.lock")
+        (ready / "recipe.yaml").write_text(PARAMS, encoding="utf-8")
+        for command in (
+            "git init --quiet",
+            "planward params workflow/recipes/quick.yaml",
+            "planward params recipe.yaml",
+        ):
+            self._finish(command, ready)
+        self._finish(f"snakemake --cores 2 {DATA}", ready)
+
+    def measure(self, command: str) -> None:
+        """Run a command without interruption."""
+        project = self._copy(f"whole-{command}")
+        start = time.perf_counter()
+        self._finish(COMMANDS[command], project)
+        self.seconds[command] = time.perf_counter() - start
+        self.hashes[command] = read_hashes(project)
+
+    def run(self, trial: Trial) -> list[str]:
+        """What is wrong after a trial; its folder is deleted where nothing is."""
+        project = self._copy("trial")
+        with (project / "killed.log").open("w") as log:
+            process = start(COMMANDS[trial.command], project, log)
+            for victim in wait_for_victims(process, trial):
+                with suppress(psutil.NoSuchProcess):
+                    victim.send_signal(trial.number)
+            process.wait(RUN_S)
+        time.sleep(0.5)  # for the kernel's signal to the children
+        faults = [f"left behind: {' '.join(orphan.cmdline())}" for orphan in find_processes(project)]
+        with (project / "rerun.log").open("w") as log:
+            status = start(COMMANDS[trial.command], project, log).wait(RUN_S)
+        output = (project / "rerun.log").read_text()
+        faults += [f"the rerun ends with {status}"] if status else []
+        faults += ["the rerun shows a traceback"] if "Traceback" in output else []
+        if read_hashes(project) != self.hashes[trial.command]:
+            faults.append("other hashes")
+        faults += [f"left behind: {path.relative_to(project)}" for path in find_remains(project)]
+        if faults:
+            project.rename(self.folder / f"failed-{len(list(self.folder.glob('failed-*')))}")
+        else:
+            shutil.rmtree(project)
+        return faults
+
+    def _copy(self, name: str) -> Path:
+        project = self.folder / name
+        shutil.copytree(self.folder / "ready", project, symlinks=True)
+        return project
+
+    def _finish(self, command: str, project: Path) -> None:
+        with (project / "whole.log").open("w") as log:
+            status = start(command, project, log).wait(RUN_S)
+        if status:
+            raise RuntimeError(f"{command}: exit status {status}\n{(project / 'whole.log').read_text()[-4000:]}")
+
+
+def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
+    rng, counts = Random(seed), defaultdict[tuple[str, str, str], list[int]](lambda: [0, 0])
+    with tempfile.TemporaryDirectory() as temporary:
+        campaign = Campaign(folder or Path(temporary))
+        for command in COMMANDS:
+            campaign.measure(command)
+        for trial in tqdm(draw_trials(rng, trials, campaign.seconds), total=trials, unit="kill"):
+            faults = campaign.run(trial)
+            key = (trial.command, trial.victim, trial.number.name)
+            counts[key][0] += 1
+            counts[key][1] += bool(faults)
+            if faults:
+                tqdm.write(f"{trial}: {'; '.join(faults)}")
+    print("| command | victim | signal | kills | failed |\n|---|---|---|---:|---:|")
+    for key, (kills, failed) in sorted(counts.items()):
+        print(f"| {' | '.join(key)} | {kills} | {failed} |")
+    print(f"{sum(kills for kills, _ in counts.values())} kills, {sum(failed for _, failed in counts.values())} failed")
+
+
+def draw_trials(rng: Random, count: int, seconds: dict[str, float]) -> Iterator[Trial]:
+    """Every combination equally often, in random order, at random moments of the command's run."""
+    kinds = [(command, victim, number) for command in COMMANDS for victim, number in product(VICTIMS[command], SIGNALS)]
+    order: list[tuple[str, str, signal.Signals]] = []
+    while len(order) < count:
+        order += rng.sample(kinds, len(kinds))
+    for command, victim, number in order[:count]:
+        share = rng.random() * (0.9 if victim in ("all", command) else 0.15)  # one stage lasts a part of the run
+        yield Trial(command, victim, number, share * seconds[command])
+
+
+def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.Popen(
+        command.split(),
+        cwd=project,
+        env=environment,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,  # type: ignore[call-overload,no-any-return]
+    )
+
+
+def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial) -> list[psutil.Process]:
+    """The processes to signal, after the trial's delay; none where the command ends before."""
+    if trial.victim in ("all", trial.command):
+        time.sleep(trial.delay)
+    while process.poll() is None:
+        try:
+            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            victims = tree if trial.victim == "all" else [one for one in tree if is_victim(one, trial.victim)]
+        except psutil.NoSuchProcess:
+            continue
+        if victims:
+            if trial.victim not in ("all", trial.command):
+                time.sleep(trial.delay)
+            return victims
+        time.sleep(0.05)
+    return []
+
+
+def is_victim(process: psutil.Process, victim: str) -> bool:
+    """Whether a process is Snakemake, DVC or a stage."""
+    words = [Path(word).name for word in process.cmdline()[:2]]
+    return {"stage": "planward"}.get(victim, victim) in words
+
+
+def find_processes(project: Path) -> list[psutil.Process]:
+    """The living processes whose working folder is the project."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == project:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def find_remains(project: Path) -> list[Path]:
+    """Locks that nobody holds, and partial files."""
+    return [
+        *project.glob(".snakemake/locks/*"),
+        *(path for path in project.rglob("*.partial") if ".git" not in path.parts),
+    ]
+
+
+def read_hashes(project: Path) -> dict[str, str]:
+    """The hash of every output in dvc.lock, without those of timings."""
+    stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
+    return {
+        out["path"]: out["md5"] for stage in stages.values() for out in stage["outs"] if "timing" not in out["path"]
+    }
+
+
+if __name__ == "__main__":
+    values = sys.argv[1:]
+    main(*map(int, values[:2]), *map(Path, values[2:3]))
