@@ -107,7 +107,7 @@ class _Preflight:
         if Need.ENDPOINT in needs and stage.run is not None:
             faults += self._list_tokenizer_faults(params)
             faults += list_endpoint_faults(params, stage.run.method)
-        if Need.WEIGHTS in needs:
+        if Need.WEIGHTS in needs and (stage.family != "sample" or params.evaluate.samples.count):
             faults += self._list_weights_faults(stage, params)
         if Need.VAL in needs and hasattr(params, "val"):
             faults += self._once(("VAL",), list_val_faults)

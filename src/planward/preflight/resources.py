@@ -38,7 +38,9 @@ class DiskUse:
 
 def list_folder_faults(folder: Path) -> list[str]:
     """Return why files cannot be written in a folder, which need not exist yet."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if existing == Path():
+        existing = existing.absolute()
     if not existing.is_dir():
         return [f"{existing}: a file, where a folder is to be written; fix: move it away"]
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -86,20 +88,22 @@ def list_disk_faults(uses: list[DiskUse]) -> list[str]:
 def compute_least_memory(params: Params, parameters: int, *, trains: bool, grpo: bool, cuda: bool) -> int:
     """Compute the bytes of weights and, in training, of gradients and Adam's moments; no activations, no cache.
 
+    Where several processes run, they may share out the weights, so they count as if they did.
+
     Args:
         parameters: the numbers in the weights.
         grpo: a KL term has a second copy of weights that are trained in full.
         cuda: on a GPU.
     """
     model = params.model
+    width: float = HALF_BYTES if _is_half(model, trains=trains, cuda=cuda) else FLOAT_BYTES
     if model.load_in_4bit:
-        return int(parameters * NF4_BYTES)
-    half = _is_half(model, trains=trains, cuda=cuda)
-    if not trains or model.lora is not None:
-        return parameters * (HALF_BYTES if half else FLOAT_BYTES)
-    copies = 2 if grpo and params.grpo.beta else 1
-    width = HALF_BYTES if half else FLOAT_BYTES
-    return parameters * (copies * width + width + 2 * width)
+        width = NF4_BYTES
+    elif trains and model.lora is None:
+        width *= 5 if grpo and params.grpo.beta else 4  # weights, their copy, gradients, two moments
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    shares = max(processes, model.vllm.tensor_parallel_size if model.generation == "vllm" else 1)
+    return int(parameters * width / (shares if cuda else 1))
 
 
 def _is_half(model: ModelConfig, *, trains: bool, cuda: bool) -> bool:
