@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 def preflight(
     stages: Annotated[
         list[str] | None,
-        typer.Argument(help="Stages as DVC calls them, such as grpo@400-3407.", show_default="all of the pipeline"),
+        typer.Argument(
+            help="Stages as DVC calls them, such as grpo@400-3407.", show_default="all that the report needs"
+        ),
     ] = None,
     elsewhere: Annotated[
         bool, typer.Option("--elsewhere", help="They run on other machines: leave out this one's GPU and memory.")

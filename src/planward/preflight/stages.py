@@ -87,29 +87,32 @@ class Stage:
 
 
 def read_stages(addresses: Collection[str] = ()) -> list[Stage]:
-    """Return the stages that the project's dvc.yaml files define; only those at `addresses`, if there are any.
+    """Return the stages at these addresses; without any, those of the main dvc.yaml and all that these depend on.
 
-    Stages that are frozen, and those whose command is not Planward's, are left out.
+    So tracks that params.yaml does not name are left out, and stages that are frozen or not Planward's.
 
     Raises:
         ValueError: there is no stage at an address.
     """
     from dvc.repo import Repo
-    from dvc.stage import PipelineStage
+    from networkx import descendants
 
     with Repo() as repo:
-        if unknown := sorted(set(addresses) - {stage.addressing for stage in repo.index.stages}):
+        graph, root = repo.index.graph, Path(repo.root_dir)
+        main = {stage for stage in graph if Path(stage.path).parent == root}
+        if addresses:
+            chosen = {stage for stage in graph if stage.addressing in addresses}
+        else:
+            chosen = main.union(*(descendants(graph, stage) for stage in main))
+        if unknown := sorted(set(addresses) - {stage.addressing for stage in chosen}):
             raise ValueError(f"no stage {', '.join(unknown)}; fix: one that `dvc stage list --all` shows")
-        return [
-            stage
-            for each in sorted(repo.index.stages, key=lambda each: str(each.addressing))
-            if isinstance(each, PipelineStage) and not each.frozen and (not addresses or each.addressing in addresses)
-            if (stage := _parse_stage(each, Path(repo.root_dir))) is not None
-        ]
+        ordered = sorted(chosen, key=lambda stage: str(stage.addressing))
+        parsed = [_parse_stage(stage, root) for stage in ordered if not stage.frozen]
+    return [stage for stage in parsed if stage is not None]
 
 
 def _parse_stage(stage: Any, root: Path) -> Stage | None:
-    words = shlex.split(stage.cmd) if isinstance(stage.cmd, str) else []
+    words = shlex.split(stage.cmd) if isinstance(stage.cmd, str) else []  # other than text: of a .dvc file, or several
     if "planward" not in words:
         return None
     words = words[words.index("planward") + 1 :]

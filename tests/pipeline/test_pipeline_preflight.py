@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from planward.core.runs import Run
+from planward.preflight.stages import read_stages
 from project import Project
 
 RECIPE = """
@@ -57,3 +59,14 @@ def test_this_machine_counts_only_for_stages_that_run_on_it(project: Project) ->
     assert "unsloth needs CUDA" not in fail(project, "planward", "preflight", "--elsewhere", "sft@10-3407")
     assert "2 stages have what they need" in project.run("planward", "preflight", "problems", "split")
     assert "no stage sft@11-3407" in fail(project, "planward", "preflight", "sft@11-3407")
+
+
+def test_tracks_that_the_report_does_not_have_are_left_out(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    assert {stage.track for stage in read_stages()} == {"planning", "economy", "selectors"}
+    project.lay_over("tracks: []")
+    stages = {stage.name: stage for stage in read_stages()}
+    assert {stage.track for stage in stages.values()} == {"planning"}
+    assert stages["grpo@10-3407"].run == Run("grpo", 10, 3407)
+    assert stages["evaluate@sft-10-3407"].run == Run("sft", 10, 3407)
+    assert stages["endpoints-evaluate@hosted"].run == Run("hosted", 0, 0)
