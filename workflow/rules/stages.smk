@@ -1,6 +1,9 @@
 """One rule for each family of stages; its action is `dvc repro` of one stage."""
 
 import shutil
+import subprocess
+
+from snakemake.exceptions import WorkflowError
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
 
@@ -36,6 +39,22 @@ def declare(family):
             force=lambda wildcards: choose_force(family.rule),
         shell:
             "PLANWARD_THREADS={threads} exec python workflow/rules/run_stage.py {params.force} {params.stage} > {log} 2>&1"
+
+
+def check_jobs():
+    """Stop before the first job where a later one would fail for want of a key, a package, a folder or memory."""
+    if not workflow.is_main_process or workflow.touch:
+        return
+    stages = [job.params.stage for job in workflow.dag.needrun_jobs() if "stage" in job.params.keys()]
+    options = [] if workflow.local_exec else ["--elsewhere"]
+    done = subprocess.run(["planward", "preflight", *options, *stages], capture_output=True, text=True)
+    if done.returncode:
+        raise WorkflowError(f"{done.stderr.strip()}\n(snakemake --no-hooks leaves these checks to each job)")
+
+
+onstart:
+    record_run()
+    check_jobs()
 
 
 for family in list_families():

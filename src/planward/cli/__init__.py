@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from planward.cli import benchmarks, cluster, endpoints, judge, plan, publishing, selectors, stages, tools, transfer
+from planward.cli import (
+    benchmarks,
+    cluster,
+    endpoints,
+    judge,
+    plan,
+    preflight,
+    publishing,
+    selectors,
+    stages,
+    tools,
+    transfer,
+)
 
 app = typer.Typer(
     help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
@@ -20,6 +32,7 @@ app.add_typer(selectors.app, name="selectors", rich_help_panel=stages.PANEL)
 plan.register(app)
 tools.register(app)
 judge.register(app)
+preflight.register(app)
 publishing.register(app)
 app.add_typer(cluster.export, name="export", rich_help_panel=cluster.PANEL)
 app.add_typer(benchmarks.import_, name="import", rich_help_panel=benchmarks.PANEL)

@@ -36,19 +36,24 @@ def run_stage(
     track: str | None = None,
     run: Run | None = None,
 ) -> None:
-    """Run a stage with the parameters of its task, and write its wall time, processor time and memory.
+    """Check what a stage needs, run it with its task's parameters, and write its wall time, processor time and memory.
 
     Args:
         stage: its name in the pipeline, `grpo@400-3407`.
         track: whose results/TRACK/timing the measurement goes to; by default the task's.
         run: the run that the stage belongs to.
     """
+    from planward.preflight.checks import check_stage
+    from planward.preflight.stages import Stage
+
     limit_threads()
     end_with_parent()
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes
     with report_errors(), lock_stage(LOCKS / f"{track or task}-{stage}") if is_first else nullcontext():
         start = time.perf_counter()
-        function(load_params(task))
+        params = load_params(task)
+        check_stage(Stage(stage, track or task, run), params)
+        function(params)
         if is_first:
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
             measured: dict[str, Any] = {

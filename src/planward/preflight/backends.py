@@ -1,0 +1,72 @@
+"""Whether the packages and the GPU are here that `model` asks for, and what vLLM cannot do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from planward.core.paths import params_file
+from planward.inference.models import BackendError
+from planward.inference.vllm import check_vllm, require_vllm
+from planward.params import ModelConfig, Params
+from planward.preflight.resources import has_cuda
+from planward.preflight.services import list_url_faults
+from planward.training.generation import check_generation
+
+NO_CUDA = "needs CUDA, and torch finds no GPU"
+
+
+def list_backend_faults(model: ModelConfig, task: str, *, local: bool) -> list[str]:
+    """Return why a model cannot be loaded by `model.backend`, in 4 bits where it asks for them.
+
+    Args:
+        local: on this machine.
+    """
+    faults, file, has_unsloth = list[str](), params_file(task), find_spec("unsloth") is not None
+    if model.load_in_4bit and model.lora is None:
+        faults.append(f"{file}: model.load_in_4bit: 4-bit weights themselves cannot be trained; fix: set model.lora")
+    if model.backend == "unsloth" and not has_unsloth:
+        faults.append(f"{file}: model.backend: unsloth is not installed; fix: pip install -e '.[gpu]'")
+    if model.backend == "unsloth" and local and os.environ.get("UNSLOTH_ALLOW_CPU") != "1" and not has_cuda():
+        faults.append(f"{file}: model.backend: unsloth {NO_CUDA}; fix: model.backend: auto, or a machine with a GPU")
+    may_be_unsloth = model.backend == "unsloth" or (model.backend == "auto" and has_unsloth)
+    if model.load_in_4bit and not may_be_unsloth and find_spec("bitsandbytes") is None:
+        faults.append(
+            f"{file}: model.load_in_4bit: needs bitsandbytes, which is not installed; fix: pip install -e '.[4bit]'"
+        )
+    return faults
+
+
+def list_vllm_faults(params: Params, path: str | None, *, trains: bool, local: bool) -> list[str]:
+    """Return why vLLM cannot generate, where `model.generation` asks for it.
+
+    Args:
+        path: the weights; None where a stage is yet to make them.
+        trains: for GRPO.
+        local: on this machine.
+    """
+    model, file = params.model, params_file(params.task)
+    if model.generation != "vllm":
+        return []
+    faults = _catch(check_vllm, model, path or "")
+    if path is None and model.keeps_adapter:
+        faults.append("model.lora.merge: false, but model.generation: vllm needs full weights; fix: true")
+    if trains or model.vllm.mode == "colocate":
+        faults += _catch(require_vllm)
+    if model.vllm.mode == "colocate" and local and not has_cuda():
+        faults.append(f"model.vllm.mode: colocate {NO_CUDA}; fix: model.generation: own, or a machine with a GPU")
+    if trains and not faults and not (model.backend == "auto" and find_spec("unsloth")):  # which would be imported
+        faults += _catch(check_generation, params, path or "")
+    if model.vllm.mode == "server":
+        faults += list_url_faults(model.vllm.url, "model.vllm.url", "start `vllm serve`, or correct the URL")
+    return [f"{file}: {fault}" for fault in faults]
+
+
+def _catch(check: Callable[..., None], *arguments: Any) -> list[str]:
+    try:
+        check(*arguments)
+    except BackendError as error:
+        return [str(error)]
+    return []

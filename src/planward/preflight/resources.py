@@ -1,0 +1,191 @@
+"""Folders, disk and memory: whether a stage's files can be written, and its weights fit.
+
+Sizes are the least that a stage takes, and no estimate (`planward doctor --model`): nothing that would run is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from planward.core import paths
+from planward.params import ModelConfig, Params
+from planward.preflight.stages import Need, Stage
+
+GIB = 2**30
+MIN_DISK_BYTES = 2**24  # for tables, curves and metrics
+FLOAT_BYTES, HALF_BYTES, NF4_BYTES = 4, 2, 0.5
+ADAM_BYTES = 2 * FLOAT_BYTES  # two moments of each weight
+SMALL_BYTES = GIB  # a GPU has so much
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """Bytes that a stage writes at least.
+
+    Attributes:
+        model: of the trained weights.
+        checkpoints: while it trains.
+    """
+
+    model: int = 0
+    checkpoints: int = 0
+
+
+def list_folder_faults(folder: Path) -> list[str]:
+    """Return why files cannot be written in a folder, which need not exist yet."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if existing == Path():
+        existing = existing.absolute()
+    if not existing.is_dir():
+        return [f"{existing}: a file, where a folder is to be written; fix: move it away"]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [f"{existing}: cannot be written by {_find_user()}; fix: chmod or chown it, or mount it writable"]
+    return []
+
+
+def compute_disk_use(stage: Stage, params: Params, parameters: int) -> DiskUse:
+    """Compute what training writes: its model, and checkpoints with Adam's moments, a new one before the last one goes.
+
+    Adapters are small, and count as nothing. What is there already of the run, and is replaced, is subtracted.
+    """
+    if stage.run is None or Need.TRAINING not in stage.needs:
+        return DiskUse()
+    model = params.model
+    width = 0 if model.keeps_adapter else FLOAT_BYTES if model.lora is None else HALF_BYTES
+    checkpoint = 0 if model.lora is not None else parameters * (FLOAT_BYTES + ADAM_BYTES)
+    steps, interval = params.grpo.steps, params.grpo.save_steps
+    if stage.family == "sft":
+        steps, interval = stage.run.size * params.sft.epochs // params.sft.batch_size, params.sft.save_steps
+    kept = _measure_folders(*paths.CHECKPOINTS.glob(f"{stage.run.name}-*"))
+    made = _measure_folders(paths.results(params.task).model(stage.run))
+    return DiskUse(max(0, parameters * width - made), max(0, checkpoint * (2 if steps > interval else 1) - kept))
+
+
+def list_disk_faults(uses: list[DiskUse]) -> list[str]:
+    """Return where the models of all stages, and the checkpoints of the one with most, do not fit."""
+    sizes = {
+        paths.RESULTS: MIN_DISK_BYTES + sum(use.model for use in uses),
+        paths.CHECKPOINTS: max((use.checkpoints for use in uses), default=0),
+    }
+    disks = dict[int, list[Path]]()
+    for folder in sizes:
+        disks.setdefault(_find_existing(folder).stat().st_dev, []).append(folder)
+    faults = []
+    for folders in disks.values():
+        need, free = sum(sizes[folder] for folder in folders), shutil.disk_usage(_find_existing(folders[0])).free
+        if free < need:
+            names = " and ".join(map(str, folders))
+            text = f"{format_size(free)} free on their disk; models and checkpoints take at least {format_size(need)}"
+            faults.append(f"{names}: {text}; fix: free space (dvc gc --workspace), or fewer dataset_sizes and seeds")
+    return faults
+
+
+def compute_least_memory(params: Params, parameters: int, *, trains: bool, grpo: bool, cuda: bool) -> int:
+    """Compute the bytes of weights and, in training, of gradients and Adam's moments; no activations, no cache.
+
+    Where several processes run, they may share out the weights, so they count as if they did.
+
+    Args:
+        parameters: the numbers in the weights.
+        grpo: a KL term has a second copy of weights that are trained in full.
+        cuda: on a GPU.
+    """
+    model = params.model
+    width: float = HALF_BYTES if _is_half(model, trains=trains, cuda=cuda) else FLOAT_BYTES
+    if model.load_in_4bit:
+        width = NF4_BYTES
+    elif trains and model.lora is None:
+        width *= 5 if grpo and params.grpo.beta else 4  # weights, their copy, gradients, two moments
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    shares = max(processes, model.vllm.tensor_parallel_size if model.generation == "vllm" else 1)
+    return int(parameters * width / (shares if cuda else 1))
+
+
+def _is_half(model: ModelConfig, *, trains: bool, cuda: bool) -> bool:
+    """Whether weights are in 16 bits, or may be: Unsloth chooses."""
+    if model.backend != "transformers" and cuda:
+        return True
+    if model.generation == "vllm" and not trains:
+        return model.precision != "float32"
+    return (model.precision == "bfloat16" and not trains) or (model.lora is not None and cuda)
+
+
+def list_memory_faults(need_by_device: dict[bool, int], source: str) -> list[str]:
+    """Return whether weights do not fit into the GPU, where there is one, or into the memory that is free.
+
+    Args:
+        need_by_device: bytes on a GPU (true) and without one (false).
+        source: file and key that name the weights.
+    """
+    if max(need_by_device.values()) < SMALL_BYTES and measure_free_memory() >= need_by_device[False]:
+        return []
+    fix = "planward doctor --model says how much it takes; model.load_in_4bit with model.lora, or a smaller model"
+    if has_cuda():
+        size, need = measure_gpu_memory(), need_by_device[True]
+        if size is not None and size < need:
+            text = f"the GPU has {format_size(size)}; weights and optimizer take at least {format_size(need)}"
+            return [f"{source}: {text}; fix: {fix}"]
+        return []
+    free, need = measure_free_memory(), need_by_device[False]
+    if free < need:
+        text = f"{format_size(free)} of memory are free, and no GPU; weights and optimizer take at least"
+        return [f"{source}: {text} {format_size(need)}; fix: {fix}"]
+    return []
+
+
+def has_cuda() -> bool:
+    """Whether torch finds a GPU; asked only where a parameter needs one or a model is large, as torch loads slowly."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def measure_gpu_memory() -> int | None:
+    """Return the memory of the GPU that a stage uses, the first visible one; None where nvidia-smi does not say.
+
+    torch would have to initialise CUDA, which vLLM wants to do itself.
+    """
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]:
+        command += ["--id", visible]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return int(text.splitlines()[0]) * 2**20
+    except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
+        return None
+
+
+def measure_free_memory() -> int:
+    """Return the bytes that are free or can be freed, within the container's limit."""
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="ascii"))):
+        free = int(line[1]) * 1024
+    limit, used, statistics = (Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat"))
+    if limit.exists() and used.exists() and (maximum := limit.read_text(encoding="ascii").strip()).isdigit():
+        cached = re.search(r"^inactive_file (\d+)", statistics.read_text(encoding="ascii"), re.M)
+        taken = int(used.read_text(encoding="ascii")) - (int(cached[1]) if cached else 0)
+        free = min(free, int(maximum) - taken)
+    return free
+
+
+def format_size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB // 10 else f"{count / 2**20:.1f} MiB"
+
+
+def _find_existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+
+
+def _measure_folders(*folders: Path) -> int:
+    """Bytes of all files."""
+    return sum(file.lstat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
+
+
+def _find_user() -> str:
+    return os.environ.get("USER") or f"user {os.getuid()}"

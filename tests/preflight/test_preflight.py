@@ -1,0 +1,296 @@
+"""Stages that cannot run say so before they load a model, with all that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from endpoint_server import serve_replies
+from planward.cli import app
+from planward.tasks.planning.config import PlanningParams
+from support import ROOT, write_lines
+
+BASE = ("evaluate", "--method", "base")
+SFT = ("sft", "--size", "8", "--seed", "5")
+UNLOADABLE = "no_such_network"  # the type of the model: the error of whoever loads it
+WriteParams = Callable[..., None]
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@pytest.fixture
+def write_params(project: Path, small: Callable[..., PlanningParams]) -> WriteParams:
+    """A project whose model cannot be loaded; the function writes its parameters."""
+    shutil.copytree(ROOT / "models/base", project / "model")
+    change_json(Path("model/config.json"), model_type=UNLOADABLE)
+
+    def write(**sections: Any) -> None:
+        sections = {"model": {"path": "model"} | sections.pop("model", {})} | sections
+        document = small(**sections).model_dump(mode="json", exclude={"task"})
+        Path("params.yaml").write_text(yaml.safe_dump(document))
+
+    write()
+    return write
+
+
+def change_json(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def list_faults(*command: str) -> list[str]:
+    """Run a stage that must stop before it loads a model; its faults."""
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2, result.output
+    return parse_faults(result.output)
+
+
+def parse_faults(output: str) -> list[str]:
+    assert UNLOADABLE not in output
+    head, *lines, end = output.strip().splitlines()
+    assert head.startswith("PreflightError: ")
+    assert f"cannot run: {len(lines)} fault" in head
+    assert end.startswith("(PLANWARD_TRACEBACK")
+    assert all(line.startswith("  ") and "; fix: " in line for line in lines), output
+    return [line.strip() for line in lines]
+
+
+def run_process(*command: str, **environment: str) -> str:
+    """Run a stage that fails in a process of its own, with a home that has no keys; what it prints."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    home = {"HOME": str(Path.cwd()), "NETRC": str(Path("netrc").absolute())}
+    command = (sys.executable, "-m", "planward", *command)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables | home | environment)
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+@contextmanager
+def reserve_port() -> Iterator[str]:
+    """The URL of a port at which nothing listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+@contextmanager
+def mount(folder: str, options: str) -> Iterator[None]:
+    """A small file system in memory; skips the test where it cannot be mounted."""
+    Path(folder).mkdir(parents=True)
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode
+    ):
+        pytest.skip("needs root, to mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.usefixtures("write_params")
+def test_a_stage_without_faults_goes_on_to_load_its_model() -> None:
+    result = CliRunner().invoke(app, BASE)
+    assert result.exit_code == 2
+    assert UNLOADABLE in result.output
+
+
+def test_all_faults_are_listed_at_once_before_torch_is_imported(write_params: WriteParams, project: Path) -> None:
+    write_params(logging={"report_to": ["wandb", "mlflow"]}, dataset_sizes=[8, 30])
+    Path("model/tokenizer.json").unlink()
+    weights = Path("model/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    Path("results").mkdir()
+    Path("results/models").write_text("")
+    (project / "torch.py").write_text("raise ImportError('torch was imported')\n")
+    with reserve_port() as url:
+        command = ("sft", "--size", "30", "--seed", "5")
+        output = run_process(*command, PYTHONPATH=f"{project}{os.pathsep}{ROOT / 'src'}", MLFLOW_TRACKING_URI=url)
+    assert "torch was imported" not in output
+    starts = [
+        "params.yaml: dataset_sizes: 30 needs 15 training problems of blocksworld, and there are 12 at most",
+        "params.yaml: dataset_sizes: 30 needs 15 training problems of ferry",
+        "params.yaml: logging.report_to: wandb has no API key",
+        f"params.yaml: logging.report_to: mlflow: MLFLOW_TRACKING_URI: {url} does not answer",
+        "model: has no tokenizer",
+        "model/model.safetensors: cut off",
+        "results/models: a file, where a folder is to be written",
+    ]
+    faults = parse_faults(output)
+    assert len(faults) == len(starts), output
+    for fault, start in zip(faults, starts, strict=True):
+        assert fault.startswith(start)
+
+
+def test_wandb_needs_a_key_and_its_server_unless_offline(write_params: WriteParams) -> None:
+    write_params(logging={"report_to": ["wandb"]})
+    [fault] = parse_faults(run_process(*SFT))
+    assert "wandb has no API key" in fault
+    assert "WANDB_MODE=offline" in fault
+    with reserve_port() as url:
+        Path("netrc").write_text(f"machine {url.removeprefix('http://')} login user password {'k' * 40}\n")
+        Path("netrc").chmod(0o600)
+        [fault] = parse_faults(run_process(*SFT, WANDB_BASE_URL=url))
+        assert f"{url} does not answer" in fault
+        [fault] = parse_faults(run_process(*SFT, WANDB_BASE_URL=url, NETRC="none", WANDB_API_KEY="k" * 40))
+        assert f"{url} does not answer" in fault
+    Path("model/tokenizer.json").unlink()
+    [fault] = parse_faults(run_process(*SFT, WANDB_MODE="offline"))
+    assert "has no tokenizer" in fault
+
+
+def test_a_missing_package_of_a_logger_is_named(write_params: WriteParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    write_params(logging={"report_to": ["trackio"]})
+    assert list_faults(*SFT) == ["params.yaml: logging.report_to: no package trackio; fix: pip install -e '.[loggers]'"]
+
+
+def test_an_endpoint_needs_its_package_its_key_and_an_answer(
+    write_params: WriteParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(url: str) -> None:
+        endpoint = {"url": url, "model": "m", "api": "completions"}
+        write_params(
+            endpoints={"run": ["here"], "models": {"here": endpoint}, "access": {"here": {"key_env": "MY_KEY"}}}
+        )
+
+    monkeypatch.delenv("MY_KEY", raising=False)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with reserve_port() as url:
+        write(f"{url}/v1")
+        package, key, address = list_faults("endpoints", "evaluate", "here")
+    assert "endpoints.models.here: needs openai" in package
+    assert "endpoints.access.here.key_env: the environment variable MY_KEY is not set" in key
+    assert f"endpoints.models.here.url: {url}/v1 does not answer" in address
+    monkeypatch.setenv("MY_KEY", "secret")
+    with serve_replies() as server:
+        write(f"{server.url}/v1")
+        assert len(list_faults("endpoints", "evaluate", "here")) == 1
+        assert not server.bodies
+
+
+def test_an_endpoint_whose_answers_are_stored_needs_nothing(write_params: WriteParams) -> None:
+    Path("model/tokenizer.json").unlink()
+    write_lines(Path("results/score/test.jsonl"), [{}, {}])
+    with reserve_port() as url:
+        endpoint = {"url": url, "model": "m", "api": "completions"}
+        write_params(endpoints={"run": ["here"], "models": {"here": endpoint}})
+        write_lines(Path("results/endpoints/here.jsonl"), [{}])
+        assert len(list_faults("endpoints", "evaluate", "here")) == 2
+        write_lines(Path("results/endpoints/here.jsonl"), [{}, {}])
+        [fault] = list_faults("endpoints", "evaluate", "here")
+        assert "has no tokenizer" in fault
+
+
+@pytest.mark.usefixtures("write_params")
+def test_a_read_only_folder_is_named() -> None:
+    with mount("results", "ro"):
+        [fault] = list_faults(*BASE)
+    assert "results: cannot be written" in fault
+
+
+@pytest.mark.usefixtures("write_params")
+def test_checkpoints_must_fit_on_the_disk() -> None:
+    with mount(".checkpoints", "size=4m"):
+        [fault] = list_faults(*SFT)
+    assert fault.startswith(".checkpoints: 4.0 MiB free on their disk; models and checkpoints take at least")
+
+
+@without_gpu
+def test_backends_that_need_a_gpu_and_packages_say_so(
+    write_params: WriteParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("vllm", "unsloth", "bitsandbytes"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delenv("UNSLOTH_ALLOW_CPU", raising=False)
+    write_params(model={"generation": "vllm"})
+    package, gpu = list_faults(*BASE)
+    assert "params.yaml: model.generation is vllm, which is not installed" in package
+    assert "params.yaml: model.vllm.mode: colocate needs CUDA, and torch finds no GPU" in gpu
+    with reserve_port() as url:
+        write_params(model={"generation": "vllm", "vllm": {"mode": "server", "url": url}})
+        [fault] = list_faults(*BASE)
+        assert f"params.yaml: model.vllm.url: {url} does not answer" in fault
+    write_params(model={"backend": "unsloth"})
+    package, gpu = list_faults(*BASE)
+    assert "model.backend: unsloth is not installed" in package
+    assert "model.backend: unsloth needs CUDA, and torch finds no GPU" in gpu
+    write_params(model={"load_in_4bit": True})
+    lora, package = list_faults(*BASE)
+    assert "fix: set model.lora" in lora
+    assert "model.load_in_4bit: needs bitsandbytes, which is not installed" in package
+
+
+@pytest.mark.usefixtures("write_params")
+def test_weights_that_cannot_fit_are_refused() -> None:
+    parameters = 10**12  # four terabytes in 32 bits
+    header = json.dumps({"w": {"dtype": "F16", "shape": [10**6, 10**6], "data_offsets": [0, 2 * parameters]}}).encode()
+    with Path("model/model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(file.tell() + 2 * parameters)  # no block is written
+    [fault] = list_faults(*BASE)
+    assert fault.startswith("params.yaml: model.path: ")
+    assert "weights and optimizer take at least 3725.3 GiB" in fault or torch.cuda.is_available()
+
+
+def test_a_model_must_be_complete(write_params: WriteParams) -> None:
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    Path("model/model.safetensors.index.json").write_text(json.dumps(index))
+    Path("model/model.safetensors").rename("model/model-1.safetensors")
+    Path("model/tokenizer.json").write_text("{}")
+    Path("model/config.json").write_text("{")
+    tokenizer, config, weights = list_faults(*BASE)
+    assert tokenizer.startswith("model/tokenizer.json: no tokenizer")
+    assert config.startswith("model/config.json: not JSON")
+    assert weights.startswith("model/model-2.safetensors: missing")
+    shutil.rmtree("model")
+    [fault] = list_faults(*BASE)
+    assert fault.startswith("params.yaml: model.path: no folder model")
+    Path("model").mkdir()
+    Path("model/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "nowhere"}))
+    tokenizer, weights, base = list_faults(*BASE)
+    assert "has no tokenizer" in tokenizer
+    assert weights.startswith("model/adapter_model.safetensors: missing")
+    assert base.startswith("model/adapter_config.json: base_model_name_or_path: no folder nowhere")
+    write_params(grpo={"from": "elsewhere"})
+    assert list_faults("grpo", "--size", "8", "--seed", "5")[0].startswith(
+        "params.yaml: grpo.from: no folder elsewhere"
+    )
+
+
+def test_chat_prompts_need_a_template_and_a_chat_template_that_takes_their_turns(write_params: WriteParams) -> None:
+    write_params(prompt={"style": "full", "template": "prompt.jinja"})
+    template, chat = list_faults(*BASE)
+    assert template.startswith("prompt.template: prompt.jinja: No such file or directory; fix: ")
+    assert chat.startswith("model: the tokenizer has no chat template; fix: set prompt.style: compact")
+    Path("prompt.jinja").write_text("{% block system %}Plan.{% endblock %}{% block user %}{{ problem }}{% endblock %}")
+    chat_template = (
+        "{% for turn in messages %}{% if turn.role == 'system' %}{{ raise_exception('No system.') }}{% endif %}"
+    )
+    Path("model/chat_template.jinja").write_text(f"{chat_template}{{{{ turn.content }}}}{{% endfor %}}")
+    [fault] = list_faults(*BASE)
+    assert "the chat template refuses the turns system, user: No system.; fix: prompt.system_turn: false" in fault
+    write_params(prompt={"style": "full", "template": "prompt.jinja", "system_turn": False})
+    assert UNLOADABLE in CliRunner().invoke(app, BASE).output
+    Path("model/chat_template.jinja").write_text("{% for turn in messages %}")
+    [fault] = list_faults(*BASE)
+    assert "the chat template is faulty: line 1" in fault
+
+
+def test_without_val_no_verdict_is_promised(write_params: WriteParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VAL_BINARY", "nowhere")
+    monkeypatch.setitem(sys.modules, "up_fast_downward", None)
+    assert "VAL is missing: no file nowhere" in list_faults(*BASE)[0]
+    write_params(problems={"planner": "fast-downward"})
+    assert "problems.planner: needs up-fast-downward" in list_faults("problems")[0]
