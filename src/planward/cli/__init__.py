@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from planward.cli import benchmarks, cluster, endpoints, judge, plan, publishing, selectors, stages, tools, transfer
+from planward.cli.sources import use_project_sources
 
 app = typer.Typer(
     help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
@@ -27,4 +28,5 @@ app.add_typer(cluster.launch, name="launch", rich_help_panel=cluster.PANEL)
 
 
 def main() -> None:
+    use_project_sources()
     app()
