@@ -127,5 +127,5 @@ def find_forced():
 
 @cache
 def find_followers():
-    """The stages after those that are forced."""
-    return {later for stage in find_forced() for later in nx.ancestors(graph, stage)}
+    """The stages after those that are forced; as `stale`, only in the main process."""
+    return {later for stage in find_forced() for later in nx.ancestors(graph, stage) if workflow.is_main_process}
