@@ -36,7 +36,9 @@ class Project:
     def run(self, *command: str) -> str:
         """What a command prints; a failure shows it all."""
         bin_folder = str(Path(sys.executable).parent)
+        paths = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+        environment["PYTHONPATH"] = os.pathsep.join(paths)  # so that no stage has to restart with it
         environment |= {
             f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
         }

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
+import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -267,6 +272,71 @@ def test_ranking_orders_by_success_and_marks_ties(diff: Callable[..., str], tmp_
     close = json.loads(diff("HEAD", "hot", "other", "--json", "--method", "grpo", "--shots", "0"))["cells"]
     assert [row["result"] for row in close if row["experiment"] in ("HEAD", "hot")].count(TIED) >= 1
     assert "Experiments ranked" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_all_experiments_of_a_commit_are_ranked_against_it(diff: Callable[..., str], tmp_path: Path) -> None:
+    document = json.loads(diff("--experiments", "--shots", "0", "--json", "--html", str(tmp_path / "page.html")))
+    assert [revision["name"] for revision in document["revisions"]] == ["HEAD", "hot", "other", "warm"]
+    assert [(task["name"], task["status"]) for task in document["unfinished"]] == [("twice", "unreadable")]
+    assert "1 duplicated rows" in document["unfinished"][0]["reason"]
+    assert document["reference"] == "baseline"
+    rows = {row["experiment"]: row for row in document["pooled"] if row["method"] == "grpo"}
+    ids = [key for key in read_success("other", "grpo-100-3407", 0) if key != "p09"]  # what all of them hold
+    solved = {
+        name: {key: read_success(name, "grpo-100-3407", 0)[key] for key in ids} for name in BETAS if name != "twice"
+    }
+    solved["HEAD"] = solved.pop("first")
+    order = sorted(rows, key=lambda name: rows[name]["rank"])
+    assert [rows[name]["value"] for name in order] == sorted(
+        (sum(success.values()) / 15 for success in solved.values()), reverse=True
+    )
+    expected = {}
+    for name in ("hot", "other", "warm"):
+        a, b = solved["HEAD"], solved[name]
+        table = [[sum(a[i] == x and b[i] == y for i in ids) for y in (True, False)] for x in (True, False)]
+        expected[name] = float(mcnemar(table, exact=True).pvalue)
+        assert rows[name]["p"] == pytest.approx(expected[name])
+        assert rows[name]["difference"] == pytest.approx(100 * (sum(b.values()) - sum(a.values())) / 15)
+        assert rows[name]["difference_low"] <= rows[name]["difference"] <= rows[name]["difference_high"]
+    adjusted = multipletests(list(expected.values()), method="holm")[1]
+    assert [rows[name]["p_holm"] for name in expected] == pytest.approx(list(adjusted))
+    assert rows["HEAD"]["result"] == "baseline"
+    assert rows["warm"]["result"] == ("better" if rows["warm"]["p_holm"] < 0.05 else TIED)
+
+    printed = diff("--experiments", "HEAD", "--method", "grpo")
+    assert re.search(r"^1 +warm +0.05 +\d", printed, re.M)
+    assert re.search(r"^twice +unreadable", printed, re.M)
+    assert "minus baseline" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_unfinished_experiments_are_listed_with_their_state(
+    diff: Callable[..., str], experiments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dvc.repo import Repo
+
+    bin_folder = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")  # the queue's workers call `dvc`
+    monkeypatch.chdir(shutil.copytree(experiments, tmp_path / "copy", symlinks=True))
+    run_dvc("exp", "remove", "--all-commits")
+    assert "none of its experiments has finished (there are none)" in diff("--experiments", fails=True)
+    run_dvc("exp", "run", "--queue", "--name", "queued", "-S", "grpo.beta=0.05")
+    run_dvc("exp", "run", "--queue", "--name", "failing", "-S", "grpo.beta=0.3")  # no such file in made/
+    assert "failing: queued, dvc queue start" in diff("--experiments", fails=True)
+    run_dvc("queue", "start", "--jobs", "2")
+    with Repo() as repo:
+        deadline = time.monotonic() + 120
+        while len(list(repo.experiments.celery_queue.iter_done())) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    run_dvc("exp", "run", "--name", "partial", "-S", "grpo.beta=0.5", "grpo")  # a target before the evaluation
+    run_git("checkout", "--quiet", "--force", "HEAD")
+    document = json.loads(diff("--experiments", "--json"))
+    assert [revision["name"] for revision in document["revisions"]] == ["HEAD", "queued"]
+    states = {task["name"]: (task["status"], task["reason"]) for task in document["unfinished"]}
+    assert states.keys() == {"failing", "partial"}
+    assert states["failing"] == ("failed", "dvc queue logs failing")
+    assert states["partial"][0] == "incomplete"
+    assert "results/models/grpo-100-3407 has changed since" in states["partial"][1]
 
 
 def test_changes_since_the_last_run_are_noted(diff: Callable[..., str], experiments: Path) -> None:

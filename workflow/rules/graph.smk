@@ -3,6 +3,7 @@
 import os
 import re
 import uuid
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -89,7 +90,8 @@ class Family:
             if not isinstance(dep, ParamsDependency):
                 inside = [out for out in made if Path(out).is_relative_to(str(dep))]
                 paths += inside or [str(dep)]
-        return [*paths, str(now)] if stage in stale else [ancient(path) for path in paths]
+        paths.append(str(now))  # always, so that the set of inputs does not change
+        return paths if stage in stale | find_followers() else [ancient(path) for path in paths]
 
 
 def list_families():
@@ -99,3 +101,31 @@ def list_families():
         if not stage.frozen:
             groups.setdefault((stage.path, stage.name.partition("@")[0]), []).append(stage)
     return [Family(file, name, stages) for (file, name), stages in groups.items()]
+
+
+families = list_families()
+
+
+@cache
+def find_forced():
+    """The stages that -R, -f or -F names; the main process passes them on to the jobs' own processes.
+
+    To be called when Snakemake knows its targets, which is after it has read the rules.
+    """
+    if workflow.is_main_process and workflow.dag_settings:
+        settings = workflow.dag_settings
+        names = {*map(str, settings.forcerun), *(map(str, settings.targets) if settings.forcetargets else ())}
+        os.environ["PLANWARD_FORCED_STAGES"] = " ".join(
+            stage.addressing
+            for family in families
+            for stage in family.stages.values()
+            if settings.forceall or family.rule in names or not names.isdisjoint(map(str, stage.outs))
+        )
+    addresses = os.environ.get("PLANWARD_FORCED_STAGES", "").split()
+    return {stage for stage in graph if stage.addressing in addresses}
+
+
+@cache
+def find_followers():
+    """The stages after those that are forced; as `stale`, only in the main process."""
+    return {later for stage in find_forced() for later in nx.ancestors(graph, stage) if workflow.is_main_process}

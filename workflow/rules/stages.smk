@@ -8,13 +8,6 @@ from snakemake.exceptions import WorkflowError
 HAS_GPU = shutil.which("nvidia-smi") is not None
 
 
-def choose_force(rule):
-    """`--force` where -R names the rule; the main process passes the names on to the jobs' own processes."""
-    if workflow.is_main_process and workflow.dag_settings:
-        os.environ["PLANWARD_FORCED_RULES"] = " ".join(map(str, workflow.dag_settings.forcerun))
-    return "--force" if rule in os.environ.get("PLANWARD_FORCED_RULES", "").split() else ""
-
-
 def declare(family):
     resources_ = {name: n for name, n in family.settings.get("resources", {}).items() if name != "gpu" or HAS_GPU}
     key = "-".join(f"{{{name}}}" for name in family.constraints)
@@ -36,7 +29,7 @@ def declare(family):
             **resources_,
         params:
             stage=lambda wildcards: family.stage(wildcards).addressing,
-            force=lambda wildcards: choose_force(family.rule),
+            force=lambda wildcards: "--force" if family.stage(wildcards) in find_forced() else "",
         shell:
             "PLANWARD_THREADS={threads} exec python workflow/rules/run_stage.py {params.force} {params.stage} > {log} 2>&1"
 
@@ -57,5 +50,5 @@ onstart:
     check_jobs()
 
 
-for family in list_families():
+for family in families:
     declare(family)

@@ -17,6 +17,7 @@ from planward.cli import (
     tools,
     transfer,
 )
+from planward.cli.sources import use_project_sources
 
 app = typer.Typer(
     help="Post-train language models to plan, reproducibly. Every stage of dvc.yaml is a command here; "
@@ -40,4 +41,5 @@ app.add_typer(cluster.launch, name="launch", rich_help_panel=cluster.PANEL)
 
 
 def main() -> None:
+    use_project_sources()
     app()

@@ -127,9 +127,13 @@ def validate(
 
 def diff(
     revisions: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(help="Commits, branches, tags, DVC experiments, or workspace."),
-    ],
+    ] = None,
+    all_experiments: Annotated[
+        bool,
+        typer.Option("--experiments", help="Rank all DVC experiments of one commit, by default HEAD, against it."),
+    ] = False,
     task: Annotated[
         str,
         typer.Option(
@@ -155,26 +159,34 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page to this file as well.")] = None,
 ) -> None:
-    """Compare two experiments on the same problems, or rank three and more.
+    """Compare two experiments on the same problems, rank three and more, or (--experiments) a whole queue.
 
     Differences are the second minus the first. Predictions, parameters and costs come from Git and DVC's cache; the
     workspace is not touched. Narrow the comparison before you look: Holm's correction is over what is compared.
     """
-    from planward.comparison.comparison import compare
+    from planward.comparison.comparison import Comparison, compare
     from planward.comparison.document import build_document
     from planward.comparison.experiment import load_subject, read_experiments, read_uncertainty
-    from planward.comparison.ranking import rank_experiments
+    from planward.comparison.ranking import Ranking, rank_experiments
+    from planward.comparison.sweep import rank_sweep
 
+    names, shot_nums = revisions or [], shots or ()
+    if all_experiments and len(names) > 1:
+        raise typer.BadParameter("name the one commit whose experiments to rank", param_hint="--experiments")
     limit_threads()
     with report_errors():
         subject = load_subject(task)
-        experiments = read_experiments(revisions, subject, method or (), size or ())
-        uncertainty, shot_nums = read_uncertainty(each.revision for each in experiments), shots or ()
-        compared = (
-            compare(experiments[0], experiments[1], subject, uncertainty, shot_nums)
-            if len(experiments) == 2
-            else rank_experiments(experiments, subject, uncertainty, shot_nums)
-        )
+        compared: Comparison | Ranking
+        if all_experiments:
+            compared = rank_sweep(names[0] if names else "HEAD", subject, method or (), size or (), shot_nums)
+        else:
+            experiments = read_experiments(names, subject, method or (), size or ())
+            uncertainty = read_uncertainty(each.revision for each in experiments)
+            compared = (
+                compare(experiments[0], experiments[1], subject, uncertainty, shot_nums)
+                if len(experiments) == 2
+                else rank_experiments(experiments, subject, uncertainty, shot_nums)
+            )
         if as_json:
             print(json.dumps(build_document(compared)))
         else:

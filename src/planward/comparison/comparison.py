@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import product
+from string import ascii_lowercase
 
 import pandas as pd
 
@@ -163,8 +165,8 @@ def compute_cost(experiments: Sequence[Experiment]) -> pd.DataFrame:
 
 
 def list_letters(count: int) -> list[str]:
-    """`a`, `b`, ...: the experiments in names of columns."""
-    return [chr(ord("a") + i) for i in range(count)]
+    """`a`, `b`, ..., `z`, `aa`, ...: the experiments in names of columns."""
+    return ["".join(letters) for length in (1, 2) for letters in product(ascii_lowercase, repeat=length)][:count]
 
 
 def sort_labels(labels: Collection[str]) -> list[str]:

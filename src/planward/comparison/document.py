@@ -39,7 +39,8 @@ def build_document(compared: Comparison | Ranking) -> Row:
     }
     if isinstance(compared, Ranking):
         tables = {"pooled": compared.pooled, "cells": compared.cells}
-        head["quantity"], flips = compared.quantity, {}
+        head |= {"quantity": compared.quantity, "reference": compared.reference, "unfinished": compared.unfinished}
+        flips = {}
     else:
         tables = {"cells": compared.cells, "pooled": compared.pooled, "rewards": compared.rewards}
         tables |= {"labels": compared.labels, "transitions": compared.transitions}

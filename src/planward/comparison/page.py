@@ -84,6 +84,9 @@ def _build_ranking_parts(ranking: Ranking) -> Row:
     if len(ranking.overlap.shot_nums) > 1:
         caption = f"{name} over all numbers of worked examples, in rank order"
         tables.insert(0, _build_rank_table(caption, ranking.pooled, ranking))
+    if ranking.unfinished:
+        rows = [list(task.values()) for task in ranking.unfinished]
+        tables.append(Table("Experiments that are not ranked", ["experiment", "status", "reason"], rows))
     parts = {"tables": [table for table in tables if table.rows], "flips_shown": 0, "flips_total": 0}
     return parts | {name: [] for name in ("panels", "label_panels", "label_tables", "flip_cells", "flip_problems")}
 
@@ -111,7 +114,10 @@ def _build_tests_table(caption: str, tests: pd.DataFrame, is_share: bool) -> Tab
 def _build_rank_table(caption: str, ranks: pd.DataFrame, ranking: Ranking) -> Table:
     is_share = ranking.quantity != "reward"
     format_value: Callable[[float, float, float], str] = format_rate if is_share else _format_reward
-    letters = {e.name: letter.upper() for e, letter in zip(ranking.experiments, list_letters(26), strict=False)}
+    letters = {
+        e.name: letter.upper()
+        for e, letter in zip(ranking.experiments, list_letters(len(ranking.experiments)), strict=True)
+    }
     rows: list[list[Any]] = []
     marks: dict[Position, str] = {}
     for row in ranks[ranks["result"] != SAME].itertuples():
@@ -122,7 +128,16 @@ def _build_rank_table(caption: str, ranks: pd.DataFrame, ranking: Ranking) -> Ta
         cell = format_cell(row.method, row.dataset_size, row.shot_num)
         name, value = f"{letters[row.experiment]}: {row.experiment}", format_value(row.value, row.ci_low, row.ci_high)
         rows.append([cell, row.rank, name, value, gap, *p_values, row.result])
-    head = ["cell", "rank", "experiment", "success %" if is_share else "reward", "minus best", "p", "p, Holm", "result"]
+    head = [
+        "cell",
+        "rank",
+        "experiment",
+        "success %" if is_share else "reward",
+        f"minus {ranking.reference}",
+        "p",
+        "p, Holm",
+        "result",
+    ]
     return Table(caption, head, rows, marks, blocks=find_block_starts([row[0] for row in rows]))
 
 

@@ -8,7 +8,7 @@ from planward.analysis.names import ALL, format_run, format_shot_num
 from planward.analysis.tables import TIED
 from planward.comparison.comparison import SAME, Comparison
 from planward.comparison.experiment import format_names
-from planward.comparison.ranking import BEST, Ranking
+from planward.comparison.ranking import BASELINE, BEST, WORSE, Ranking
 
 
 def describe_findings(compared: Comparison | Ranking) -> list[str]:
@@ -42,6 +42,8 @@ def _describe_ranking(ranking: Ranking) -> list[str]:
     count = len(tested.drop_duplicates(["method", "dataset_size"]))
     if not count:
         return ["All experiments hold the same answers."]
+    if ranking.has_baseline:
+        return _describe_sweep(ranking, tested[tested["result"] != BASELINE])
     parts = []
     for name in [experiment.name for experiment in ranking.experiments]:
         results = tested[tested["experiment"] == name]["result"]
@@ -51,6 +53,19 @@ def _describe_ranking(ranking: Ranking) -> list[str]:
         f"{'; '.join(parts)}.",
         "The best of each row is picked by the answers that it is then tested on, so it looks a little better than it "
         "is.",
+    ]
+
+
+def _describe_sweep(ranking: Ranking, tested: pd.DataFrame) -> list[str]:
+    """How many experiments differ from the baseline."""
+    baseline, *others = ranking.experiments
+    differing = tested[tested["result"] != TIED]
+    parts = [f"{(differing['result'] == result).sum()} {result}" for result in ("better", WORSE)]
+    return [
+        f"Over all numbers of worked examples, of {_format_count(len(tested), 'test')} of "
+        f"{_format_count(len(others), 'experiment')} against {baseline.name}: {', '.join(parts)}, "
+        f"{len(tested) - len(differing)} tied after Holm's correction.",
+        "The first of many is partly first by luck: confirm a choice with other seeds.",
     ]
 
 

@@ -18,17 +18,22 @@ from planward.comparison.comparison import SAME, Comparison, list_letters, sort_
 from planward.comparison.document import iter_flips
 from planward.comparison.experiment import Experiment, format_names
 from planward.comparison.overlap import Overlap
-from planward.comparison.ranking import BEST, Ranking
+from planward.comparison.ranking import BASELINE, BEST, Ranking
 from planward.comparison.sentences import describe_findings, format_cell
 from planward.core.verdicts import Label
 
-STYLES = {"better": "bold green", "worse": "bold red", BEST: "bold green", TIED: "", SAME: "dim"}
+STYLES = {"better": "bold green", "worse": "bold red", BEST: "bold green", TIED: "", SAME: "dim", BASELINE: "dim"}
 SHORT_RESULTS = {TIED: "tied", SAME: "same"}
 
 
 def print_compared(compared: Comparison | Ranking, console: Console, max_flips: int = 0) -> None:
     """Print a ranking, or a comparison with the first `max_flips` problems of every cell that flipped each way."""
-    _print_head(console, compared.experiments, compared.overlap, compared.subject.name)
+    if isinstance(compared, Ranking) and compared.has_baseline:
+        _print_sweep(compared, console)
+        return
+    for letter, experiment in zip(list_letters(len(compared.experiments)), compared.experiments, strict=True):
+        _print_revision(console, letter.upper(), experiment)
+    _print_overlap(console, compared.overlap, compared.subject.name)
     _print_findings(console, describe_findings(compared))
     _print_inputs(console, compared.params, compared.code, len(compared.experiments))
     if isinstance(compared, Comparison):
@@ -59,8 +64,7 @@ def _print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _print_ranking(ranking: Ranking, console: Console) -> None:
-    is_reward = ranking.quantity == "reward"
-    name, (scale, digits) = ("Mean reward", (1, 3)) if is_reward else ("Success", (100, 1))
+    name, scale, digits = _describe_quantity(ranking)
     if len(ranking.overlap.shot_nums) > 1:
         title = f"{name} over all numbers of worked examples"
         _print_ranks(console, title, ranking, ranking.pooled, scale, digits)
@@ -72,13 +76,57 @@ def _print_ranking(ranking: Ranking, console: Console) -> None:
     )
 
 
-def _print_head(console: Console, experiments: Sequence[Experiment], overlap: Overlap, subject: str) -> None:
-    for letter, experiment in zip(list_letters(len(experiments)), experiments, strict=True):
-        revision = experiment.revision
-        suffix = f", experiment {revision.experiment}" if revision.experiment not in (None, revision.name) else ""
-        console.print(Text(f"{letter.upper()}  {revision.title}{suffix}", style="bold"))
-        for note in experiment.notes:
-            console.print(Text(f"   {note}", style="yellow"))
+def _print_sweep(ranking: Ranking, console: Console) -> None:
+    """Print a row an experiment, with the parameters that differ; the experiments without results below."""
+    _print_revision(console, BASELINE, ranking.experiments[0])
+    _print_overlap(console, ranking.overlap, ranking.subject.name)
+    _print_findings(console, describe_findings(ranking))
+    name, scale, digits = _describe_quantity(ranking)
+    caption = f"{name} over worked examples {', '.join(map(str, ranking.overlap.shot_nums))}"
+    names = [experiment.name for experiment in ranking.experiments]
+    params = [row for row in ranking.params if row["stages"]]
+    for (method, size), group in ranking.pooled.groupby(RUN, sort=False):
+        if (method, size) in ranking.overlap.identical:
+            continue
+        head = ["rank", "experiment", *(row["key"] for row in params), "value", "minus\nbaseline", "p Holm", "result"]
+        table = _build_table(head, text_columns=2)
+        for column in [*table.columns[:2], *table.columns[-4:]]:
+            column.no_wrap = True
+        for row in group.itertuples():
+            table.add_row(
+                str(row.rank),
+                _format_value(row.experiment),
+                *(_format_value(param["values"][names.index(row.experiment)]) for param in params),
+                Text(_format_interval(row.value, row.ci_low, row.ci_high, scale, digits)),
+                Text(_format_interval(row.difference, row.difference_low, row.difference_high, 1, digits, "+")),
+                "" if pd.isna(row.p_holm) else _format_p(row.p_holm),
+                _format_result(row.result),
+            )
+        _print_table(console, f"{format_run(str(method), int(size))}: {caption}", table)
+    if ranking.unfinished:
+        table = _build_table(["experiment", "status", "reason"], text_columns=3)
+        for task in ranking.unfinished:
+            table.add_row(*map(_format_value, task.values()))
+        _print_table(console, "Not ranked", table)
+    if ranking.code:
+        paths = format_names([row["path"] for row in ranking.code])
+        console.print(Text(f"Code or data differs too: {paths}", style="yellow"))
+    _print_note(
+        console,
+        f"Brackets: {100 * ranking.uncertainty.confidence:g} % intervals. p: exact paired test against the baseline, "
+        "Holm over all rows that were tested.",
+    )
+
+
+def _print_revision(console: Console, label: str, experiment: Experiment) -> None:
+    revision = experiment.revision
+    suffix = f", experiment {revision.experiment}" if revision.experiment not in (None, revision.name) else ""
+    console.print(Text(f"{label}  {revision.title}{suffix}", style="bold"))
+    for note in experiment.notes:
+        console.print(Text(f"   {note}", style="yellow"))
+
+
+def _print_overlap(console: Console, overlap: Overlap, subject: str) -> None:
     seeds = ", ".join(map(str, overlap.training_seeds))
     console.print(
         f"{subject}: {len(overlap.problems)} test problems with {', '.join(map(str, overlap.shot_nums))} worked "
@@ -92,6 +140,11 @@ def _print_head(console: Console, experiments: Sequence[Experiment], overlap: Ov
     if overlap.identical:
         names = [format_run(*run) for run in overlap.runs if run in overlap.identical]
         console.print(Text(f"The same predictions in all: {'; '.join(names)}"))
+
+
+def _describe_quantity(ranking: Ranking) -> tuple[str, int, int]:
+    """What a ranking measures: its name, the factor to print it with and the decimal places."""
+    return ("Mean reward", 1, 3) if ranking.quantity == "reward" else ("Success", 100, 1)
 
 
 def _print_findings(console: Console, sentences: Iterable[str]) -> None:
@@ -162,12 +215,11 @@ def _print_ranks(
         if last not in (None, cell):
             table.add_section()
         difference = "" if pd.isna(row.difference) else f"{row.difference:+.{digits}f}"
-        value, low, high = (f"{scale * x:.{digits}f}" for x in (row.value, row.ci_low, row.ci_high))
         table.add_row(
             _format_value(cell if cell != last else ""),
             str(row.rank),
             letters[row.experiment].upper(),
-            Text(f"{value} [{low}, {high}]"),
+            Text(_format_interval(row.value, row.ci_low, row.ci_high, scale, digits)),
             difference,
             "" if pd.isna(row.p_holm) else _format_p(row.p_holm),
             _format_result(row.result),
@@ -238,6 +290,13 @@ def _print_flips(console: Console, comparison: Comparison, max_flips: int) -> No
 def _format_short_run(method: str, size: int) -> str:
     """`GRPO 400`: narrow enough for eighty columns."""
     return f"{format_method(method)} {size}" if size else format_method(method)
+
+
+def _format_interval(value: float, low: float, high: float, scale: float, digits: int, sign: str = "") -> str:
+    if pd.isna(value):
+        return ""
+    value_text, *ends = (f"{scale * x:{sign}.{digits}f}" for x in (value, low, high))
+    return f"{value_text} [{', '.join(ends)}]"
 
 
 def _format_result(result: str) -> Text:

@@ -1,0 +1,133 @@
+"""Snakemake's own options, as docs/how-to/snakemake.md describes them, on a pipeline of stages that take no time."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+
+PIPELINE = """\
+stages:
+  base:
+    cmd: mkdir -p results && cp source.txt results/base.txt && echo base >> ran.txt
+    outs: [results/base.txt]
+  data:
+    cmd: mkdir -p results && cp source.txt results/data.txt && echo data >> ran.txt
+    deps: [source.txt]
+    outs: [results/data.txt]
+  train:
+    matrix: {seed: [1, 2]}
+    cmd: >-
+      mkdir -p results/models && cp results/data.txt results/models/m-${item.seed}.txt
+      && echo answer >> results/kept-${item.seed}.txt && echo train-${item.seed} >> ran.txt
+    deps: [results/base.txt, results/data.txt]
+    outs:
+      - results/models/m-${item.seed}.txt
+      - results/kept-${item.seed}.txt: {persist: true}
+  report:
+    cmd: cat results/models/*.txt > results/report.html && echo report >> ran.txt
+    deps: [results/models]
+    outs: [results/report.html]
+"""
+
+
+class Pipeline:
+    """A project with the repository's rules and other stages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("Snakefile", ".dvcignore"):
+            shutil.copy(ROOT / name, folder / name)
+        for name in ("workflow/rules", "profiles/default"):
+            shutil.copytree(ROOT / name, folder / name)
+        (folder / "dvc.yaml").write_text(PIPELINE)
+        (folder / "source.txt").write_text("text")
+        (folder / ".gitignore").write_text("/.snakemake/\n/logs/\n/results/\n/ran.txt\n")
+        self.run("git", "init", "--quiet")
+        self.run("dvc", "init", "--quiet")
+        self.run("dvc", "repro", "--quiet", "base")
+        self.run("dvc", "freeze", "base")
+        self.snakemake("--cores", "2")
+        self.run("git", "add", ".")
+        self.run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "state")
+
+    def run(self, *command: str) -> str:
+        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def snakemake(self, *options: str) -> str:
+        return self.run("snakemake", *options)
+
+    def list_new_runs(self, *command: str) -> set[str]:
+        """The stages whose commands ran, not those that DVC skipped or took from its cache."""
+        log = self.folder / "ran.txt"
+        before = len(log.read_text().split())
+        self.run(*command)
+        return set(log.read_text().split()[before:])
+
+    def check_finished(self) -> None:
+        assert "up to date" in self.run("dvc", "status")
+        assert (self.folder / "results/report.html").read_text() == "texttext"
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(tmp_path_factory.mktemp("pipeline"))
+
+
+def test_views_show_a_finished_pipeline(pipeline: Pipeline) -> None:
+    assert "Nothing to be done" in pipeline.snakemake("-n", "--rerun-incomplete")
+    lines = [line.split("\t") for line in pipeline.snakemake("--detailed-summary").splitlines()]
+    states = {line[0]: line[-2:] for line in lines if line[0].startswith("results/")}
+    assert set(states) == {
+        "results/data.txt",
+        "results/report.html",
+        "results/models/m-1.txt",
+        "results/models/m-2.txt",
+    }
+    assert set(map(tuple, states.values())) == {("ok", "no update")}
+    graph = pipeline.snakemake("--rulegraph")
+    assert {"all", "data", "train", "report"} == set(re.findall(r'label = "(\w+)"', graph))
+    assert pipeline.snakemake("--dag").count('label = "train') == 2
+
+
+def test_forced_stages_run_and_others_only_where_their_input_changed(pipeline: Pipeline) -> None:
+    assert pipeline.list_new_runs("snakemake", "--cores", "1", "-R", "results/models/m-2.txt") == {"train-2"}
+    assert pipeline.list_new_runs("snakemake", "--cores", "1", "-f", "data") == {"data"}
+    assert pipeline.list_new_runs("snakemake", "--cores", "2", "-F") == {"data", "train-1", "train-2", "report"}
+    planned = pipeline.snakemake("--cores", "1", "-n", "-R", "data", "--until", "train")
+    assert re.search(r"^train +2$", planned, re.M)
+    assert not re.search(r"^report +", planned, re.M)
+    pipeline.check_finished()
+
+
+def test_touched_and_deleted_outputs_come_from_the_cache(pipeline: Pipeline) -> None:
+    pipeline.snakemake("--cores", "1", "--touch")
+    assert "Nothing to be done" in pipeline.snakemake("--cores", "1")
+    pipeline.snakemake("--cores", "1", "--delete-all-output")
+    assert not (pipeline.folder / "results/report.html").exists()
+    assert (pipeline.folder / "results/kept-1.txt").exists()
+    continued = {"train-1", "train-2"}  # DVC restores no stage that continues a file (`persist`)
+    assert pipeline.list_new_runs("snakemake", "--cores", "1") == continued
+    pipeline.check_finished()
+
+
+def test_garbage_collection_keeps_what_the_lock_names(pipeline: Pipeline) -> None:
+    kept = (pipeline.folder / "results/kept-1.txt").read_text()
+    pipeline.run("dvc", "gc", "--workspace", "--force")
+    shutil.rmtree(pipeline.folder / "results")
+    pipeline.run("dvc", "checkout")
+    assert (pipeline.folder / "results/kept-1.txt").read_text() == kept
+    assert (pipeline.folder / "results/base.txt").exists()
+    pipeline.check_finished()
