@@ -154,6 +154,9 @@ def diff(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page to this file as well.")] = None,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Fetch what DVC's cache lacks from the default remote first.")
+    ] = False,
 ) -> None:
     """Compare two experiments on the same problems, or rank three and more.
 
@@ -168,7 +171,7 @@ def diff(
     limit_threads()
     with report_errors():
         subject = load_subject(task)
-        experiments = read_experiments(revisions, subject, method or (), size or ())
+        experiments = read_experiments(revisions, subject, method or (), size or (), pull)
         uncertainty, shot_nums = read_uncertainty(each.revision for each in experiments), shots or ()
         compared = (
             compare(experiments[0], experiments[1], subject, uncertainty, shot_nums)
