@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pandas as pd
 import pytest
@@ -89,7 +91,7 @@ def shared(
         pytest.skip(missing)
     with serve(name, tmp_path_factory.mktemp(name) / "server") as store:
         finished.run("dvc", "remote", "add", "--default", name, store.url)
-        for key, value in store.options.items():
+        for key, value in {"verify": "true", **store.options}.items():
             finished.run("dvc", "remote", "modify", name, key, value)
         set_credentials(finished, name, store)
         finished.run("dvc", "push")
@@ -129,6 +131,23 @@ def test_diff_fetches_what_it_compares_and_nothing_else(shared: Shared, tmp_path
     results = shared.project.folder / "results"
     assert {(results / f"predictions/{run.name}.jsonl").read_bytes() for run in RUNS} < cached
     assert (results / "models/grpo-20-3407/values.tsv").read_bytes() not in cached
+
+
+@pytest.mark.parametrize("shared", ["ssh"], indirect=True)
+def test_a_file_that_was_changed_in_the_remote_is_refused(shared: Shared, tmp_path: Path) -> None:
+    clone, page = shared.clone(tmp_path / "clone"), "results/report.html"
+    content = (shared.project.folder / page).read_bytes()
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    stored = Path(urlsplit(shared.store.url).path, "files/md5", md5[:2], md5[2:])
+    stored.chmod(0o644)
+    stored.write_text("another page", encoding="utf-8")
+    try:
+        assert "failed to pull" in clone.run("bash", "-c", f"! dvc pull {page}")
+        assert not (clone.folder / page).exists()
+    finally:
+        stored.write_bytes(content)
+    clone.run("dvc", "pull", page)
+    assert list_files(clone.folder / "results") == {"report.html"}
 
 
 @pytest.mark.parametrize("shared", ["folder"], indirect=True)
