@@ -82,13 +82,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module", params=["folder", "s3", "ssh"])
-def shared(
-    request: pytest.FixtureRequest, finished: Project, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shared]:
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """The project after `dvc push`."""
     name = request.param
     if missing := find_missing(name):
         pytest.skip(missing)
+    finished: Project = request.getfixturevalue("finished")
     with serve(name, tmp_path_factory.mktemp(name) / "server") as store:
         finished.run("dvc", "remote", "add", "--default", name, store.url)
         for key, value in {"verify": "true", **store.options}.items():
