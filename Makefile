@@ -13,7 +13,7 @@ report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints
+test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints .venv/remotes
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
@@ -75,6 +75,10 @@ clean:
 .venv/endpoints: requirements-endpoints.lock .venv/ready ## the extra `endpoints`, and what `transformers serve` needs
 	$(PIP) -r requirements-endpoints.lock
 	touch .venv/endpoints
+
+.venv/remotes: requirements-remotes.lock .venv/ready ## the extra `remotes`, and an S3 server for tests
+	$(PIP) -r requirements-remotes.lock
+	touch .venv/remotes
 
 .venv-gpu/ready: requirements.lock requirements-gpu.lock pyproject.toml ## the extra `gpu`; torchvision goes where it does not fit torch
 	$(PYTHON) -m venv .venv-gpu

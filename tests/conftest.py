@@ -18,7 +18,15 @@ from support import ROOT, merge_values
 settings.register_profile("planward", deadline=None)  # time is no matter of right or wrong
 settings.load_profile("planward")
 
-LONGEST = ("test_pipeline.py", "test_verl.py", "test_docs.py", "test_training.py", "test_browser.py", "test_ray.py")
+LONGEST = (
+    "test_pipeline.py",
+    "test_verl.py",
+    "test_docs.py",
+    "test_training.py",
+    "test_browser.py",
+    "test_ray.py",
+    "test_sharing.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,13 @@ class Project:
         shutil.copyfile(ROOT / "models/dvc.lock", folder / "models/dvc.lock")
         self.run("git", "init", "--quiet")
         self.commit()
+
+    def clone(self, folder: Path) -> Project:
+        """The last commit, as somebody else gets it: without results and DVC's cache."""
+        self.run("git", "clone", "--quiet", ".", str(folder))
+        clone = copy(self)
+        clone.folder = folder
+        return clone
 
     def run(self, *command: str) -> str:
         """What a command prints; a failure shows it all."""

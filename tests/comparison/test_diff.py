@@ -378,7 +378,9 @@ def test_what_cannot_be_compared_is_an_error_with_its_reason(
     assert error in diff(*arguments, fails=True)
 
 
-def test_a_file_missing_from_the_cache_is_named_with_its_fix(diff: Callable[..., str], experiments: Path) -> None:
+@pytest.fixture
+def missing_md5(experiments: Path) -> Iterator[str]:
+    """MD5 of the predictions of `warm`, which the cache lacks during the test."""
     commit = next(line.split()[0] for line in run_git("for-each-ref").splitlines() if line.endswith("/warm"))
     lock = run_git("show", f"{commit}:dvc.lock")
     line = lock[lock.index("path: results/predictions/grpo-100-3407.jsonl") :]
@@ -387,13 +389,33 @@ def test_a_file_missing_from_the_cache_is_named_with_its_fix(diff: Callable[...,
     data = cached.read_bytes()
     cached.chmod(0o644)
     cached.unlink()
-    try:
-        error = diff("HEAD", "warm", fails=True)
-    finally:
-        cached.write_bytes(data)
-    assert f"warm: results/predictions/grpo-100-3407.jsonl (MD5 {md5}) is not in DVC's cache" in error
+    yield md5
+    cached.unlink(missing_ok=True)
+    cached.write_bytes(data)
+
+
+def test_a_file_missing_from_the_cache_is_named_with_its_fix(diff: Callable[..., str], missing_md5: str) -> None:
+    error = diff("HEAD", "warm", fails=True)
+    assert f"warm: results/predictions/grpo-100-3407.jsonl (MD5 {missing_md5}) is not in DVC's cache" in error
+    assert "fix: `planward diff --pull` fetches it" in error
     assert "dvc exp apply warm" in error
-    assert "dvc pull results/predictions/grpo-100-3407.jsonl" in error
+
+
+def test_a_file_missing_from_the_cache_is_pulled(
+    diff: Callable[..., str], missing_md5: str, experiments: Path, tmp_path: Path
+) -> None:
+    error = diff("HEAD", "warm", "--pull", fails=True)
+    assert "warm: cannot pull from DVC's remote: config file error: no remote specified" in error
+    run_dvc("remote", "add", "--local", "--default", "store", str(tmp_path))
+    try:
+        assert f"MD5 {missing_md5}) is not in DVC's cache" in diff("HEAD", "warm", "--pull", fails=True)
+        stored = tmp_path / f"files/md5/{missing_md5[:2]}/{missing_md5[2:]}"
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_bytes((experiments / "made/0.05/grpo-100-3407.jsonl").read_bytes())
+        cells = json.loads(diff("HEAD", "warm", "--pull", "--json"))["cells"]
+    finally:
+        run_dvc("remote", "remove", "--local", "store")
+    assert {row["result"] for row in cells if row["method"] == "grpo"} == {"better"}
 
 
 def test_changed_code_is_listed_with_its_stages(diff: Callable[..., str], experiments: Path) -> None:

@@ -158,6 +158,9 @@ def diff(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page to this file as well.")] = None,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Fetch what DVC's cache lacks from the default remote first.")
+    ] = False,
 ) -> None:
     """Compare two experiments on the same problems, rank three and more, or (--experiments) a whole queue.
 
@@ -178,9 +181,9 @@ def diff(
         subject = load_subject(task)
         compared: Comparison | Ranking
         if all_experiments:
-            compared = rank_sweep(names[0] if names else "HEAD", subject, method or (), size or (), shot_nums)
+            compared = rank_sweep(names[0] if names else "HEAD", subject, method or (), size or (), shot_nums, pull)
         else:
-            experiments = read_experiments(names, subject, method or (), size or ())
+            experiments = read_experiments(names, subject, method or (), size or (), pull)
             uncertainty = read_uncertainty(each.revision for each in experiments)
             compared = (
                 compare(experiments[0], experiments[1], subject, uncertainty, shot_nums)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -20,6 +20,7 @@ from planward.comparison.revisions import (
     find_disagreements,
     find_lineage,
     open_repository,
+    pull_files,
     read_revision,
 )
 from planward.core import paths
@@ -27,6 +28,9 @@ from planward.core.records import Record
 from planward.core.registry import task_spec
 from planward.core.runs import Run
 from planward.params import PARAMS_FILE, CompareConfig, ParamsError, validate_section
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
 
 SELECTORS = "selectors"
 # In revisions from before the selectors had a pipeline of their own.
@@ -84,10 +88,21 @@ def load_subject(name: str) -> Subject:
     )
 
 
+def pull_experiment(repo: Repo, revision: Revision, subject: Subject) -> None:
+    """Fetch what DVC's cache lacks of a revision's predictions from the default remote; raises as `pull_files`."""
+    pull_files(repo, revision, _list_files(revision, subject))
+
+
 def read_experiments(
-    names: Sequence[str], subject: Subject, methods: Collection[str] = (), sizes: Collection[int] = ()
+    names: Sequence[str],
+    subject: Subject,
+    methods: Collection[str] = (),
+    sizes: Collection[int] = (),
+    pull: bool = False,
 ) -> list[Experiment]:
     """Read what revisions of the project around the current folder hold; see `read_experiment` for the arguments.
+
+    With `pull`, what DVC's cache lacks is fetched from the default remote first.
 
     Raises:
         ValueError: there are fewer than two names, or one is there twice.
@@ -99,7 +114,10 @@ def read_experiments(
         raise ValueError(f"{', '.join(duplicates)}: named twice")
     cache: dict[str, pd.DataFrame] = {}
     with open_repository() as repo:
-        return [read_experiment(read_revision(repo, name), subject, methods, sizes, cache) for name in names]
+        revisions = [read_revision(repo, name) for name in names]
+        for revision in revisions if pull else ():
+            pull_experiment(repo, revision, subject)
+        return [read_experiment(revision, subject, methods, sizes, cache) for revision in revisions]
 
 
 def read_experiment(
@@ -194,10 +212,21 @@ def _list_prediction_files(revision: Revision, subject: Subject) -> list[str]:
     return files
 
 
+def _list_files(revision: Revision, subject: Subject) -> list[str]:
+    """Every file that `read_experiment` may read: predictions, test problems, timing."""
+    predictions = _list_prediction_files(revision, subject)
+    timing = _list_timing_files(find_lineage(revision, predictions))
+    return [*predictions, _find_problem_file(revision, subject), *timing.values()]
+
+
+def _find_problem_file(revision: Revision, subject: Subject) -> str:
+    outputs = revision.outputs
+    return next((str(file) for file in subject.problem_files if str(file) in outputs), str(subject.problem_files[0]))
+
+
 def _read_problems(revision: Revision, subject: Subject) -> dict[str, Record]:
     """The test problems by id; they may be missing where prompts without worked examples identify them."""
-    outputs = revision.outputs
-    path = next((str(file) for file in subject.problem_files if str(file) in outputs), str(subject.problem_files[0]))
+    path = _find_problem_file(revision, subject)
     try:
         lines = revision.read(path).splitlines()
     except RevisionError:
@@ -210,14 +239,23 @@ def _read_problems(revision: Revision, subject: Subject) -> dict[str, Record]:
         raise PredictionsError(f"{revision.name}: {path} holds a line that is no problem: {error}") from None
 
 
+def _list_timing_files(stages: Mapping[str, Stage]) -> dict[str, str]:
+    """The timing file of each stage's last run (timing/STAGE.json) by the stage's name."""
+    folder = paths.results().timing.name
+    return {
+        name: path
+        for name, stage in stages.items()
+        for path in stage.outputs
+        if PurePosixPath(path).parent.name == folder
+    }
+
+
 def _read_timing(revision: Revision, stages: Mapping[str, Stage]) -> dict[str, dict[str, Any]]:
-    """The timing file of each stage's last run (timing/STAGE.json); stages without a readable one are left out."""
+    """What the timing files of these stages hold; stages without a readable one are left out."""
     timing = {}
-    for stage in stages.values():
-        for path, md5 in stage.outputs.items():
-            if PurePosixPath(path).parent.name == paths.results().timing.name:
-                try:
-                    timing[stage.name] = dict(json.loads(revision.read(path))) | {"md5": md5}
-                except (RevisionError, ValueError, TypeError):
-                    continue
+    for name, path in _list_timing_files(stages).items():
+        try:
+            timing[name] = dict(json.loads(revision.read(path))) | {"md5": stages[name].outputs[path]}
+        except (RevisionError, ValueError, TypeError):
+            continue
     return timing

@@ -1,7 +1,7 @@
 """What Git and DVC keep of a revision: its parameters, its stages and the files that they made.
 
-Pipelines and parameters are read from Git, results from DVC's cache by the hashes in dvc.lock. Nothing is checked out,
-and DVC's lock is not taken, so a run may go on meanwhile.
+Pipelines and parameters are read from Git, results from DVC's cache by the hashes in dvc.lock; what the cache lacks can
+be pulled from the default remote. Nothing is checked out, and DVC's lock is not taken, so a run may go on meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 WORKSPACE = "workspace"
+REMOTE_FIX = "check `dvc remote list` and that `dvc pull` works"
 MAX_VALUE_LENGTH = 60  # characters of a parameter's value in a note
 
 
@@ -100,15 +101,15 @@ class Revision:
         if self.commit is None:
             raise RevisionError(
                 f"{self.name}: {path} is missing; fix: `dvc checkout {path}` takes it from DVC's cache, "
-                "`dvc repro` makes it"
+                f"`dvc pull {path}` from the remote, `dvc repro` makes it"
             )
         if not md5:
             raise RevisionError(f"{self.name}: no dvc.lock has {path}: the stage that makes it did not run there")
         ref = self.experiment or self.commit[:12]
         restore = f"dvc exp apply {ref}" if self.experiment else f"git checkout {ref}"
         raise RevisionError(
-            f"{self.name}: {path} (MD5 {md5}) is not in DVC's cache; fix: `{restore}`, then `dvc pull {path}` where a "
-            "remote has it, or `dvc repro`"
+            f"{self.name}: {path} (MD5 {md5}) is not in DVC's cache; fix: `planward diff --pull` fetches it where the "
+            f"remote has it; else `{restore}`, then `dvc repro`"
         )
 
 
@@ -232,6 +233,33 @@ def read_revision(repo: Repo, name: str) -> Revision:
         return None if commit is None else _read_bytes(tree, root, path)  # Git keeps outputs that DVC does not cache
 
     return Revision(name, commit, _find_experiment(repo, commit), params, stages, read_contents)
+
+
+def pull_files(repo: Repo, revision: Revision, paths: Iterable[str]) -> None:
+    """Fetch from the default remote what DVC's cache lacks of files that a commit's stages made.
+
+    DVC warns of what the remote lacks too. The workspace's own files are left as they are.
+
+    Raises:
+        RevisionError: there is no remote, or a file that it has cannot be fetched.
+    """
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    outputs = revision.outputs if revision.commit else {}
+    digests = {path: outputs[path] for path in paths if outputs.get(path)}
+    missing = {HashInfo("md5", md5) for path, md5 in digests.items() if revision.read_contents(path, md5) is None}
+    if not missing:
+        return
+    try:
+        failed = repo.cloud.pull(
+            missing
+        ).failed  # unlike `Repo.fetch`, without DVC's lock and its index of the revision
+    except Exception as error:  # the client of each kind of store has exceptions of its own
+        raise RevisionError(f"{revision.name}: cannot pull from DVC's remote: {error}; fix: {REMOTE_FIX}") from error
+    if failed:
+        raise RevisionError(
+            f"{revision.name}: {len(failed)} of {len(missing)} files could not be fetched; fix: {REMOTE_FIX}"
+        )
 
 
 def _list_pipelines(tree: Any, root: str) -> list[PurePosixPath]:

@@ -10,9 +10,15 @@ import pandas as pd
 
 from planward.analysis.outcomes import PredictionsError
 from planward.analysis.tables import Row
-from planward.comparison.experiment import Experiment, Subject, read_experiment, read_uncertainty
+from planward.comparison.experiment import (
+    Experiment,
+    Subject,
+    pull_experiment,
+    read_experiment,
+    read_uncertainty,
+)
 from planward.comparison.ranking import Ranking, rank_experiments
-from planward.comparison.revisions import RevisionError, open_repository, read_revision
+from planward.comparison.revisions import Revision, RevisionError, open_repository, read_revision
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -34,23 +40,36 @@ def rank_sweep(
     methods: Collection[str] = (),
     sizes: Collection[int] = (),
     shot_nums: Collection[int] = (),
+    pull: bool = False,
 ) -> Ranking:
     """Rank a commit and its experiments, each tested against the commit; raises as `read_sweep`, `rank_experiments`."""
-    sweep = read_sweep(commit, subject, methods, sizes)
+    sweep = read_sweep(commit, subject, methods, sizes, pull)
     uncertainty = read_uncertainty(experiment.revision for experiment in sweep.experiments)
     ranking = rank_experiments(sweep.experiments, subject, uncertainty, shot_nums, has_baseline=True)
     return replace(ranking, unfinished=sweep.unfinished)
 
 
-def read_sweep(commit: str, subject: Subject, methods: Collection[str] = (), sizes: Collection[int] = ()) -> Sweep:
-    """Read what a commit and its experiments hold of a subject; see `read_experiment` for the arguments.
+def read_sweep(
+    commit: str,
+    subject: Subject,
+    methods: Collection[str] = (),
+    sizes: Collection[int] = (),
+    pull: bool = False,
+) -> Sweep:
+    """Read what a commit and its experiments hold of a subject; see `read_experiments` for the arguments.
 
     Raises:
         RevisionError, PredictionsError: the commit itself cannot be read, or none of its experiments has finished.
     """
     cache: dict[str, pd.DataFrame] = {}
     with open_repository() as repo:
-        baseline = read_experiment(read_revision(repo, commit), subject, methods, sizes, cache)
+
+        def read(revision: Revision) -> Experiment:
+            if pull:
+                pull_experiment(repo, revision, subject)
+            return read_experiment(revision, subject, methods, sizes, cache)
+
+        baseline = read(read_revision(repo, commit))
         sha = baseline.revision.commit
         if sha is None:
             raise RevisionError(f"{commit}: experiments belong to a commit; fix: name one, such as HEAD")
@@ -59,7 +78,7 @@ def read_sweep(commit: str, subject: Subject, methods: Collection[str] = (), siz
         for name, experiment_sha in sorted(revisions.items()):
             try:
                 revision = replace(read_revision(repo, experiment_sha), name=name)
-                experiment = read_experiment(revision, subject, methods, sizes, cache)
+                experiment = read(revision)
             except (RevisionError, PredictionsError) as error:
                 reason = str(error).replace(experiment_sha, name).removeprefix(f"{name}: ")
                 unfinished.append({"name": name, "status": UNREADABLE, "reason": reason})
