@@ -1,7 +1,7 @@
 """`make locks`: writes the lock files and environment.yml from pyproject.toml.
 
 All locks are one resolution, so any of them can be installed beside requirements.lock. Existing pins are kept: to move
-one, delete its lines; to move all, delete the files. A lock holds no CUDA packages, since torch's CUDA builds pin theirs.
+one, delete its lines; to move all, delete the files. CUDA packages are in no lock: torch's CUDA builds bring theirs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 MAIN_LOCK = "requirements.lock"
 IN_MAIN_LOCK = ("dev", "fast-downward")  # extras
-UNLOCKED = {"vllm": "0.28.0 needs fastapi<0.137, older than in the locks of other extras, and a CUDA GPU to be tried on"}
+UNLOCKED = {"vllm": "0.28.0 needs fastapi<0.137, older than other extras got; it never ran here, for want of a GPU"}
 ALSO_LOCKED = {"endpoints": ["transformers[serving]"]}  # the tests of endpoints ask a model that Transformers serves
 CUDA = re.compile(r"triton|cuda-.*|nvidia-(?!ml-py).*")
 ENVIRONMENT = """\
@@ -136,16 +136,20 @@ def resolve(roots: Iterable[str], constraints: Iterable[Path]) -> dict[str, Dist
         subprocess.run([sys.executable, "-m", "pip", "install", *options, *constrained], check=True)
         chosen = [item["metadata"] for item in json.loads(report.read_bytes())["install"]]
     return {
-        canonicalize_name(each["name"]): Distribution(each["name"], each["version"], tuple(each.get("requires_dist", ())))
-        for each in chosen
+        canonicalize_name(item["name"]): Distribution(
+            item["name"], item["version"], tuple(item.get("requires_dist", []))
+        )
+        for item in chosen
     }
 
 
-def main(root: Path = Path(".")) -> None:
+def main(root: Path = Path()) -> None:
     project = read_project(root)
     oldest = find_oldest_python(project)
-    if f"{sys.version_info.major}.{sys.version_info.minor}" != oldest:
-        raise SystemExit(f"locks are made with the oldest Python of pyproject.toml; fix: make PYTHON=python{oldest} locks")
+    if "{}.{}".format(*sys.version_info) != oldest:
+        raise SystemExit(
+            f"locks are made with Python {oldest}, the oldest one supported; fix: make PYTHON=python{oldest}"
+        )
     roots = list_roots(project)
     distributions = resolve((line for lines in roots.values() for line in lines), root.glob("requirements*.lock"))
     for file, text in (build_locks(project, distributions) | {"environment.yml": build_environment(project)}).items():

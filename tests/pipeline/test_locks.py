@@ -26,6 +26,7 @@ from planward import doctor
 from support import ROOT
 
 PROJECT = read_project(ROOT)
+EXTRAS = set(PROJECT["optional-dependencies"])
 ROOTS = list_roots(PROJECT)
 OLDEST = find_oldest_python(PROJECT)
 
@@ -49,8 +50,16 @@ def read_installed(names: set[str]) -> dict[str, Distribution]:
 
 def test_every_extra_has_a_lock_or_a_reason_why_not() -> None:
     assert {path.name for path in ROOT.glob("requirements*.lock")} == set(ROOTS)
-    assert set(UNLOCKED) <= set(PROJECT["optional-dependencies"])
+    assert set(UNLOCKED) <= EXTRAS
     assert all(UNLOCKED.values())
+
+
+def test_every_extra_is_described() -> None:
+    assert set(doctor.EXTRAS) == EXTRAS
+    page = (ROOT / "docs/how-to/installing.md").read_text()
+    assert {
+        name for row in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)
+    } == EXTRAS
 
 
 @pytest.mark.parametrize("file", ROOTS)
@@ -65,7 +74,7 @@ def test_pins_satisfy_pyproject(file: str) -> None:
 
 @pytest.mark.parametrize("file", ROOTS)
 def test_a_lock_holds_what_is_required_and_nothing_else(file: str) -> None:
-    """Of the packages that are installed: what they require, directly or not, is pinned to a version that they accept."""
+    """What the packages require, directly or not, is pinned to a version that they accept."""
     locked, mine = read_locked(file), set(read_lock(ROOT / file))
     distributions = read_installed(set(locked))
     if missing := mine - set(distributions):
@@ -109,12 +118,16 @@ def test_python_is_the_same_everywhere() -> None:
         "Makefile": [".".join(match) for match in re.findall(r"\((\d+), (\d+)\)", (ROOT / "Makefile").read_text())],
         "doctor": [".".join(map(str, doctor.OLDEST_PYTHON))],
     }
-    assert versions == dict.fromkeys(versions, [OLDEST])
+    assert versions == {name: [OLDEST] for name in versions}
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("numpy==2.4.6\nnumpy>=2\n", "numpy>=2"), ("a-b==1\nA_B==2\n", "A_B==2"), ("torch==2.13.0+cpu\n", "torch==2.13.0")],
+    [
+        ("numpy==2.4.6\nnumpy>=2\n", "numpy>=2"),
+        ("a-b==1\nA_B==2\n", "A_B==2"),
+        ("torch==2.13.0+cpu\n", "torch==2.13.0"),
+    ],
 )
 def test_a_line_that_is_no_pin_is_reported(tmp_path: Path, text: str, line: str) -> None:
     file = tmp_path / "requirements.lock"
