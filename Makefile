@@ -1,19 +1,20 @@
 # make report: set everything up and run the pipeline; make test: set everything up and test it.
 PYTHON ?= python3
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
+SBOM ?= sbom.cdx.json
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends
 
-.PHONY: report test test-unsloth test-slurm lint docs clean base adapter pretrained
+.PHONY: report test test-unsloth test-slurm lint docs locks sbom clean base adapter pretrained
 
 report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints .venv/remotes
+test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints .venv/remotes .venv/sbom
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
@@ -29,9 +30,18 @@ lint: .venv/ready
 	lint-imports
 	snakefmt --check Snakefile workflow/rules
 	yamllint --strict .
+	hadolint Dockerfile
 
 docs: .venv/docs ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+
+locks: .venv/ready ## requirements*.lock and environment.yml, from pyproject.toml
+	python workflow/locks.py
+
+sbom: .venv/sbom ## every locked package in CycloneDX's format
+	sort -u requirements*.lock | cyclonedx-py requirements --pyproject pyproject.toml \
+	  --output-reproducible --validate --output-file $(SBOM) -
+	@echo "Wrote $(SBOM)"
 
 base: .venv/ready ## train models/base anew
 	dvc unfreeze models/dvc.yaml:base
@@ -79,6 +89,10 @@ clean:
 .venv/remotes: requirements-remotes.lock .venv/ready ## the extra `remotes`, and an S3 server for tests
 	$(PIP) -r requirements-remotes.lock
 	touch .venv/remotes
+
+.venv/sbom: requirements-sbom.lock .venv/ready ## the extra `sbom`
+	$(PIP) -r requirements-sbom.lock
+	touch .venv/sbom
 
 .venv-gpu/ready: requirements.lock requirements-gpu.lock pyproject.toml ## the extra `gpu`; torchvision goes where it does not fit torch
 	$(PYTHON) -m venv .venv-gpu

@@ -48,6 +48,13 @@ evaluate: {shots: [0], samples: {count: 0, methods: []}}
 transfer: {methods: [], renamed: 0, unseen: 0, dataset_size: 10}
 ablations: {dataset_size: 10, run: []}
 """  # laid over workflow/recipes/quick.yaml
+SET_UP = (
+    "git init --quiet",
+    "git add --all",
+    "git -c user.name=crashes -c user.email=crashes@example.org commit --quiet --message state",
+    "planward params workflow/recipes/quick.yaml",
+    "planward params recipe.yaml",
+)
 DATA = "results/score/metrics.json"
 COMMANDS = {
     "snakemake": "snakemake --cores 2 results/predictions/grpo-10-3407.json",
@@ -85,11 +92,7 @@ class Campaign:
                 shutil.copyfile(ROOT / name, ready / name)
         shutil.copyfile(ROOT / "models/dvc.lock", ready / "models/dvc.lock")
         (ready / "recipe.yaml").write_text(PARAMS, encoding="utf-8")
-        for command in (
-            "git init --quiet",
-            "planward params workflow/recipes/quick.yaml",
-            "planward params recipe.yaml",
-        ):
+        for command in SET_UP:
             self._finish(command, ready)
         self._finish(f"snakemake --cores 2 {DATA}", ready)
 

@@ -50,10 +50,16 @@ EXTRAS = {
     "docs": "the documentation as a site",
     "browser": "tests of the page in a browser",
     "gpu": "Unsloth, for bigger models on a GPU",
+    "4bit": "4-bit weights without Unsloth",
+    "vllm": "faster completions on a GPU",
     "cluster": "Ray and verl, for clusters",
     "pretrained": "pretrained models from the package index",
     "loggers": "curves in Weights & Biases, TensorBoard, Trackio and MLflow",
+    "endpoints": "hosted and served models in the tables",
+    "remotes": "results through S3 and SSH",
+    "slurm": "jobs on a Slurm cluster",
     "fast-downward": "reference plans by Fast Downward",
+    "sbom": "a list of all packages in CycloneDX's format",
 }
 CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # file names of every pipeline
 Status = Literal["ok", "warn", "fail"]
@@ -71,8 +77,7 @@ class Finding:
 
 def iter_findings(deep: bool = False) -> Iterator[Finding]:
     """Inspect this machine and the current folder; `deep` asks DVC which stages are out of date."""
-    is_project = PARAMS_FILE.exists() or PIPELINE.exists()
-    params, params_finding = inspect_params() if is_project else ({}, None)
+    params, params_finding = inspect_params() if is_project() else ({}, None)
     machine: dict[str, Callable[[], Finding]] = {
         "Python": inspect_python,
         "packages": inspect_packages,
@@ -94,13 +99,19 @@ def iter_findings(deep: bool = False) -> Iterator[Finding]:
         yield _run_inspection(name, inspect)
     if params_finding is None:
         text = f"this folder holds neither {PARAMS_FILE} nor {PIPELINE}: no project was checked"
-        yield Finding("project", "warn", text, "run it in the project's folder")
+        fix = "to run the pipeline, git clone Planward; validate, judge, plan and choose work in any folder"
+        yield Finding("project", "warn", text, fix)
         return
     yield params_finding
     if params_finding.status == "ok":
         yield _run_inspection("recipes", inspect_recipes)
     for name, inspect in (project | ({"stages": inspect_stages} if deep else {})).items():
         yield _run_inspection(name, inspect)
+
+
+def is_project() -> bool:
+    """Whether the current folder holds a pipeline."""
+    return PARAMS_FILE.exists() or PIPELINE.exists()
 
 
 def compute_exit_status(findings: Sequence[Finding]) -> int:
@@ -132,8 +143,8 @@ def inspect_packages() -> Finding:
     """Compare installed versions with what Planward needs, and with requirements.lock where that is here."""
     required, _ = read_requirements()
     missing = [f"{need.name} ({_find_version(need.name) or 'missing'})" for need in required if not _is_met(need)]
-    programs = [name for name in ("dvc", "snakemake", "git") if shutil.which(name) is None]
-    fix = f"pip install -r {LOCK}, or make .venv/ready" if LOCK.exists() else "pip install -e . in its checkout"
+    programs = [name for name in ("dvc", "snakemake", "git") if is_project() and shutil.which(name) is None]
+    fix = f"pip install -r {LOCK}, or make .venv/ready" if LOCK.exists() else format_install()
     if missing:
         return Finding("packages", "fail", f"missing or of another version: {', '.join(missing)}", fix)
     if programs:
@@ -161,11 +172,11 @@ def inspect_extras(params: Mapping[str, Params]) -> Finding:
             needed["loggers"] = f"{PARAMS_FILE}: logging.report_to"
     for name in missing:
         if key := needed.get(name):
-            return Finding("extras", "fail", f"{key} needs {name}, which is missing", f"pip install -e '.[{name}]'")
+            return Finding("extras", "fail", f"{key} needs {name}, which is missing", format_install(name))
     if not missing:
         return Finding("extras", "ok", "all installed")
     text = "; ".join(f"{name} ({EXTRAS.get(name, 'optional')})" for name in missing)
-    return Finding("extras", "ok", f"not installed: {text}", f"pip install -e '.[{missing[0]}]', if you need it")
+    return Finding("extras", "ok", f"not installed: {text}", f"{format_install(missing[0])}, if you need it")
 
 
 def inspect_val() -> Finding:
@@ -347,6 +358,12 @@ def inspect_stages() -> Finding:
         return Finding("stages", "ok", "all results are up to date")
     names = ", ".join(stale[:MAX_NAMES]) + (" ..." if len(stale) > MAX_NAMES else "")
     return Finding("stages", "warn", f"{len(stale)} out of date: {names}", "snakemake --cores 2")
+
+
+def format_install(extra: str = "") -> str:
+    """The command that installs Planward with an extra, from the checkout where this is one."""
+    name = ("." if PROJECT.exists() else "planward") + (f"[{extra}]" if extra else "")
+    return f"pip install -e '{name}'" if PROJECT.exists() else f"pip install '{name}'"
 
 
 def read_requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:

