@@ -13,9 +13,10 @@ from typing import Literal
 
 from planward import val
 from planward.core.hashing import hash_fraction
+from planward.core.lines import Line
 from planward.core.tasks import InvalidLine
 from planward.core.verdicts import Label, Outcome, VerifierError
-from planward.judgement.lines import Line, parse_answer
+from planward.judgement.lines import parse_answer
 from planward.judgement.problems import Problem, ProblemIndex
 from planward.pddl.expressions import PddlError, UnsupportedError
 from planward.pddl.language import load_domain, load_problem
@@ -95,18 +96,17 @@ class Judge:
 
     def judge_lines(self, lines: Iterable[Line]) -> list[Result]:
         """Judge lines in their order; raises VerifierError."""
-        return [self._judge_line(*line) if line[1].strip() else None for line in lines]
+        return [self._judge_line(line) if line.raw.strip() else None for line in lines]
 
-    def _judge_line(self, number: int, raw: bytes, is_cut: bool) -> Judged | Rejected:
+    def _judge_line(self, line: Line) -> Judged | Rejected:
+        number = line.number
         try:
-            if is_cut:
-                raise InvalidLine("too long: more than 16 MiB")
-            answer = parse_answer(raw)
+            answer = parse_answer(line)
             problem = self.index.find(answer)
             plan = extract_plan(answer.text)
             outcome, judged_by = self._judge_plan(problem, plan)
         except InvalidLine as reason:
-            return Rejected(number, str(reason), raw[:MAX_QUOTED_CHARS])
+            return Rejected(number, str(reason), line.raw[:MAX_QUOTED_CHARS])
         verdict = build_verdict(outcome, plan or [])
         row = {
             "line": number,
