@@ -86,7 +86,7 @@ def parse_expression(text: str) -> Form:
             open_forms.append(inner)
             form = inner
             if len(open_forms) > MAX_DEPTH:
-                raise LimitError(f"nested too deeply: at most {MAX_DEPTH} levels of parentheses are allowed", line)
+                raise LimitError(f"nested too deeply: at most {MAX_DEPTH} levels of parentheses are allowed")
         elif form is None:
             if top is not None:
                 raise PddlError(f"unexpected {token!r} after the last closing parenthesis", line)

@@ -65,10 +65,10 @@ def run(params: Params) -> None:
             domain = file.stem if file.stem in task.domains else ""
             try:
                 data = parse_object(line)
-                check_text(data, line)
                 scenario = get_scenario(data, domain)
                 domain = scenario if scenario in task.domains else ""
                 record, core = task.validate_line(data, scenario)
+                check_text(data, line)
                 if first := index.find_first(record.id, f"{name}:{number}"):
                     raise InvalidLine(f"duplicate: a renaming of {first}")
             except InvalidLine as error:
