@@ -18,7 +18,7 @@ from planward.pddl.expressions import LimitError, UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.renaming import invert_names, rename_plan, rename_problem, sample_object_names
 from planward.pddl.simulation import PlanVerifier
-from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.completion import MAX_CHARS, extract_plan
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.difficulty import parse_difficulty
 from planward.tasks.planning.examples import sample_examples
@@ -114,6 +114,8 @@ class PlanningTask:
         return self.rename_completion(problem, _format_reference(problem), renaming)
 
     def undo_renaming(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:
+        if len(completion) > MAX_CHARS:  # holds no plan, in whatever names
+            return completion
         lexicon = self._find_lexicon(problem, renaming)
         text = lexicon.decode_plan(completion) if lexicon else completion
         return rename_plan(text, invert_names(renaming)) if renaming else text
