@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 
-from planward.pddl.expressions import Expression, Form, LimitError, Symbol, read_pddl_file
+from planward.pddl.expressions import Expression, Form, LimitError, PddlError, Symbol, read_pddl_file
 from planward.pddl.limits import MAX_EXPANSION, MAX_FACTS, MAX_OBJECTS
 from planward.pddl.signature import Signature, Types, parse_typed_list
 
@@ -71,13 +71,14 @@ def check_files(domain_file: Path, problem_file: Path) -> None:
 
     Raises:
         LimitError: too many objects, facts or atoms, types with too many supertypes, or too large a file.
-        PddlError: a file is not one S-expression.
     """
-    domain, problem = read_pddl_file(domain_file), read_pddl_file(problem_file)
     try:
-        _check_forms(domain, problem)
+        _check_forms(read_pddl_file(domain_file), read_pddl_file(problem_file))
     except LimitError as error:
-        raise LimitError(error.message, error.line, str(problem_file)) from None
+        is_located = str(error) != error.message
+        raise error if is_located else LimitError(error.message, source=str(problem_file)) from None
+    except PddlError:
+        return  # VAL says what is wrong
 
 
 def _check_forms(domain: Form, problem: Form) -> None:
@@ -91,7 +92,7 @@ def _check_forms(domain: Form, problem: Form) -> None:
             case ":constants" | ":objects":
                 objects |= {str(name): types for name, types in parse_typed_list(section[1:])}
             case ":init":
-                check_count(len(section) - 1, MAX_FACTS, "facts", section.line)
+                check_count(len(section) - 1, MAX_FACTS, "facts")
             case ":goal" | ":constraints":
                 forms.append(section)
     check_count(len(objects), MAX_OBJECTS, "objects")

@@ -106,7 +106,9 @@ def run_program(command: list[str], timeout: float) -> tuple[int, str]:
 def _limit_memory(process: subprocess.Popen[bytes]) -> None:
     if hasattr(resource, "prlimit"):
         with suppress(ProcessLookupError, PermissionError):  # it has ended, or changes its user
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
+            if soft == resource.RLIM_INFINITY or soft > MAX_MEMORY_BYTES:
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (MAX_MEMORY_BYTES, hard))
 
 
 def _read_output(process: subprocess.Popen[bytes], timeout: float) -> str:
