@@ -171,7 +171,7 @@ SHAPES: dict[str, Callable[[], Shape]] = {
     "5,000 disjunctions": lambda: Shape(
         objects=_name_objects(100), goal=f"(and (p b0) {'(or (p b1) (q b0)) ' * 5_000})"
     ),
-    "word of 1,000,000 characters": lambda: Shape(objects=f"{'x' * 1_000_000} b0 b1 - block"),
+    "word of 1,000,000 characters": lambda: Shape(objects=f"{'x' * 1_000_000} {_name_objects(6)}"),
     "comment of 50 MB": lambda: Shape(init=f"\n;{' ' * 50_000_000}\n"),
 }
 
