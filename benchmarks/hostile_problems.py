@@ -1,4 +1,4 @@
-"""Problems that are too large, too deep or explode when they are ground; each with a plan that solves it."""
+"""Problems that are too large, too deep or explode when they are ground."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOMAIN = "hostile"
 
 @dataclass(frozen=True)
 class Shape:
-    """The variable parts of a problem whose plan is `(a b0)`."""
+    """The variable parts of a problem that `(a b0)` solves; without a plan, a search must find it."""
 
     types: str = "block"
     predicates: str = ""
@@ -23,6 +23,7 @@ class Shape:
     effect: str = "(p ?x)"
     actions: str = ""
     constraints: str = ""
+    plan: str | None = "(a b0)"
 
     def render_domain(self) -> str:
         return (
@@ -56,7 +57,7 @@ def _cross_types(levels: int) -> str:
 
 def _quantify(count: int, body: str = "(or (q ?v0) (p ?v0))", quantifier: str = "exists") -> str:
     """One quantifier over several variables."""
-    return f"({quantifier} ({' '.join(f'?v{i}' for i in range(count))} - block) {body})"
+    return f"({quantifier} ({_list_variables(count)} - block) {body})"
 
 
 def _nest_quantifiers(depth: int) -> str:
@@ -69,6 +70,15 @@ def _nest_quantifiers(depth: int) -> str:
 
 def _nest(depth: int, word: str, inner: str) -> str:
     return f"({word} " * depth + inner + ")" * depth
+
+
+def _list_variables(count: int) -> str:
+    return " ".join(f"?v{i}" for i in range(count))
+
+
+def _visit(count: int) -> str:
+    """A plan with an action for each object."""
+    return "\n".join(f"(a b{i})" for i in range(count))
 
 
 def _relate(count: int) -> str:
@@ -145,7 +155,26 @@ SHAPES: dict[str, Callable[[], Shape]] = {
     "constraint nested 12 deep": lambda: Shape(objects=TWENTY, constraints=f"(always {_nest_quantifiers(12)})"),
     "action with 12 parameters": lambda: Shape(
         objects=TWENTY,
-        actions=f"(:action c :parameters ({' '.join(f'?v{i}' for i in range(12))} - block) :effect (q ?v0))",
+        actions=f"(:action c :parameters ({_list_variables(12)} - block) :precondition (q ?v0) :effect (r ?v0 ?v1))",
+    ),
+    "action with 12 parameters, no plan": lambda: Shape(
+        objects=_name_objects(21),
+        actions=f"(:action c :parameters ({_list_variables(12)} - block) :precondition (q ?v0) :effect (r ?v0 ?v1))",
+        plan=None,
+    ),
+    "effect over 2 variables, no plan": lambda: Shape(
+        objects=_name_objects(135), effect=f"(and (p ?x) {_quantify(2, '(r ?v0 ?v1)', 'forall')})", plan=None
+    ),
+    "400 objects, no plan": lambda: Shape(
+        objects=_name_objects(400),
+        actions="(:action c :parameters (?x ?y - block) :precondition (q ?x) :effect (r ?x ?y))",
+        plan=None,
+    ),
+    "plan of 9,000 actions": lambda: Shape(objects=_name_objects(8_999), plan=_visit(8_999)),
+    "plan of 5,000 large actions": lambda: Shape(
+        objects=_name_objects(5_000),
+        effect="(and (p ?x) (forall (?y - block) (r ?x ?y)))",
+        plan=_visit(5_000),
     ),
     "quantifier over 1,000 variables": lambda: Shape(objects=TWENTY, goal=f"(and (p b0) {_quantify(1_000)})"),
     "derived, path of 10": lambda: Shape(
@@ -185,4 +214,4 @@ def write_shape(folder: Path, name: str) -> str:
     for file, text in zip(names, (shape.render_domain(), shape.render_problem()), strict=True):
         (folder / file).write_text(text, encoding="utf-8")
     meta = {"scenario": DOMAIN, "domain_file": names[0], "problem_file": names[1]}
-    return json.dumps({"prompt": "Plan.", "response": "(a b0)", "meta": meta})
+    return json.dumps({"prompt": "Plan.", "response": shape.plan, "meta": meta})

@@ -37,7 +37,10 @@ REASONS = {  # of the shapes that are not accepted
     "effect nested 12 deep": EXPLODES,
     "constraint over 6 variables": EXPLODES,
     "constraint nested 12 deep": EXPLODES,
-    "action with 12 parameters": "Syntax error",  # VAL needs :precondition
+    "action with 12 parameters, no plan": "no reference plan: its actions have up to",
+    "effect over 2 variables, no plan": "no reference plan: its 135 actions are too large to search",
+    "400 objects, no plan": "no reference plan: its 160400 actions are too large to search",
+    "plan of 5,000 large actions": "bad reference plan: its actions have too many atoms",
     "quantifier over 1,000 variables": "1,000 arguments or variables; at most 100",
     "derived, 20 objects all related": "verifier: VAL reaches no verdict on this line, and does on a known problem",
     "derived over 6 variables": EXPLODES,

@@ -19,7 +19,7 @@ from planward.tasks.planning.identity import ProblemIdentity, identify_problem
 from planward.tasks.planning.references import find_reference_plan
 from planward.val import InputError, check_known_verdicts
 
-MAX_PLAN_EXPANSION = 10_000_000  # atoms of a reference plan's actions, quantifiers expanded
+MAX_PLAN_EXPANSION = 2_000_000  # atoms of a reference plan's actions, quantifiers expanded
 
 
 class LineValidator:
