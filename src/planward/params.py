@@ -6,6 +6,7 @@ Sections that every task needs are here; a task, the selectors and the cluster d
 from __future__ import annotations
 
 import re
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -14,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 PARAMS_FILE = Path("params.yaml")
+MAX_YAML_CHARS, MAX_YAML_VALUES = 1_000_000, 100_000  # of a parameter file
 METHODS = ("base", "sft", "grpo")  # in the order of every table; any other method is a variant of grpo
 Range = tuple[int, int]
 Bucket = Literal["easy", "medium", "hard"]
@@ -538,9 +540,15 @@ SHARED = ("seed", "seeds", "split", "buckets", "logging", "evaluate", "compare")
 
 
 def read_yaml(path: Path) -> Any:
-    """Parse a YAML file; raises ParamsError where it is missing, not UTF-8 or not YAML."""
+    """Parse a YAML file.
+
+    Raises:
+        ParamsError: it is missing, not UTF-8, not YAML, or too large once its aliases are written out.
+    """
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        check_yaml_size(text, str(path))
+        return YAML(typ="safe", pure=True).load(text)
     except FileNotFoundError:
         fix = "run from the root of a checkout of Planward (git clone)"
         raise ParamsError(f"{path}: no such file; fix: {fix}") from None
@@ -548,6 +556,37 @@ def read_yaml(path: Path) -> Any:
         raise ParamsError(f"{path}: not UTF-8 (byte {error.start})") from None
     except YAMLError as error:
         raise ParamsError(f"{path}: not YAML: {error}") from None
+    except RecursionError:
+        raise ParamsError(f"{path}: not YAML: nested too deeply") from None
+
+
+def check_yaml_size(text: str, source: str) -> None:
+    """Check the size of a document before it is built: aliases of aliases grow exponentially.
+
+    Raises:
+        ParamsError: more than MAX_YAML_CHARS, or more than MAX_YAML_VALUES once aliases are written out; `source`
+            names the file.
+        YAMLError: not YAML.
+    """
+    if len(text) > MAX_YAML_CHARS:
+        raise ParamsError(f"{source}: {len(text):,} characters; at most {MAX_YAML_CHARS:,} are read")
+    if "*" not in text:
+        return
+    sizes: dict[int, float] = {}  # of nodes by identity; infinite while a node is being counted, so in a circle
+
+    def count_values(node: Any) -> float:
+        if id(node) not in sizes:
+            sizes[id(node)] = inf
+            value = node.value if isinstance(node.value, list) else []
+            parts = (part for item in value for part in (item if isinstance(item, tuple) else (item,)))
+            sizes[id(node)] = 1 + sum(map(count_values, parts))
+        return sizes[id(node)]
+
+    root = YAML(typ="safe", pure=True).compose(text)
+    if root is not None and count_values(root) > MAX_YAML_VALUES:
+        raise ParamsError(
+            f"{source}: more than {MAX_YAML_VALUES:,} values once aliases (*name) are written out; fix: use fewer"
+        )
 
 
 def validate_section(model: type[AnySection], raw: Any, source: str) -> AnySection:

@@ -111,7 +111,7 @@ def test_bad_lines_are_quarantined_and_counted() -> None:
     plan = {"plan": SOLUTIONS["p1"]}
     bad: dict[str, Line] = {
         "bad JSON: Expecting": b'{"id": "p1", "plan": ',
-        "bad JSON: not an object": b"[1]",
+        "bad JSON: expected an object": b"[1]",
         "bad JSON: nested": b"[" * 100_000,
         "not UTF-8: byte 8": b'{"id": "\xff"}',
         "no problem": plan,

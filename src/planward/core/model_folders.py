@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from planward.core.paths import MODELS, results
 from planward.core.runs import Run
 from planward.params import Params, ParamsError
 
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -26,17 +30,46 @@ def find_start_weights(params: Params, run: Run) -> str:
 
 
 def check_model_folder(path: str, source: str = "") -> None:
-    """Check that a model is a folder.
+    """Check that a model is a folder that needs neither pickles nor code of its own.
 
     Args:
         source: file and key that name the model, for the message.
 
     Raises:
-        ParamsError: it is none; the message says how to get it.
+        ParamsError: it is none; the message says how to get one.
     """
     if Path(path).is_dir():
+        _check_weights(Path(path))
+        _check_code(Path(path) / "config.json")
         return
     fix = "correct it, or make or fetch the model first (`planward fetch-model ORG/NAME` writes models/name)"
     if HUB_NAME.fullmatch(path) and Path(path).parent != MODELS and not Path(path).parent.is_dir():
         fix = f"planward fetch-model {path}, and set it to {hub_folder(path)}"
     raise ParamsError(f"{source}{': ' if source else ''}no folder {path}; fix: {fix}")
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise ParamsError where the weights are pickles: reading one may run any code in it."""
+    stem = "adapter_model" if (folder / "adapter_config.json").exists() else "*model"
+    pickles = sorted(file for end in PICKLES for file in folder.glob(f"{stem}*{end}"))
+    if pickles and not any(folder.glob(f"{stem}*.safetensors")):
+        raise ParamsError(
+            f"{pickles[0]}: a pickle, which may run any code when it is read, and there are no safetensors; fix: load "
+            "it where you trust it, and save it with save_pretrained(folder), which writes safetensors"
+        )
+
+
+def _check_code(config: Path) -> None:
+    """Raise ParamsError where a model has code of its own and is of no type that Transformers knows."""
+    content: Any = None
+    with suppress(OSError, ValueError):  # Transformers names such faults
+        content = json.loads(config.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or "auto_map" not in content:
+        return
+    from transformers import CONFIG_MAPPING
+
+    if content.get("model_type") not in CONFIG_MAPPING:
+        raise ParamsError(
+            f"{config}: auto_map asks for code of the model's own, which is never run, and Transformers does not know "
+            f"the model type {content.get('model_type')!r}; fix: take a model that Transformers supports"
+        )

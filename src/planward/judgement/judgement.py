@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from planward.core.files import open_atomic, write_json
+from planward.core.tables import write_table
 from planward.core.verdicts import Label
 from planward.judgement.lines import iter_chunks
 from planward.judgement.page import render_page
@@ -68,8 +69,7 @@ def judge_file(
     judgement = Judgement(_compute_metrics(tally, line_num, settings), compute_tables(tally, confidence))
     write_json(folder / "metrics.json", judgement.metrics)
     for name in ("success", "paired", "labels"):
-        with open_atomic(folder / f"{name}.csv") as out:
-            getattr(judgement.tables, name).to_csv(out, index=False, float_format="%.6g")
+        write_table(folder / f"{name}.csv", getattr(judgement.tables, name))
     with open_atomic(folder / "page.html") as out:
         out.write(render_page(path.name, judgement.metrics, judgement.tables))
     return judgement

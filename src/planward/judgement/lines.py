@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planward.core.lines import Line, iter_lines, parse_object
 from planward.core.tasks import InvalidLine
 
-MAX_LINE_BYTES = 1 << 24
 CHUNK_BYTES, CHUNK_LINES = 1 << 20, 100  # a chunk is judged by one process: whichever comes first
 MAX_NAME_LENGTH = 200  # characters of a model's name or an id
 UNNAMED = "unnamed"
-Line = tuple[int, bytes, bool]  # its number from 1, its text, whether it is only the start of a longer line
 
 
 @dataclass(frozen=True)
@@ -29,32 +27,26 @@ class Answer:
 
 
 def iter_chunks(path: Path, advance: Callable[[int], object]) -> Iterator[list[Line]]:
-    """Read a file in chunks of lines, blank ones included; the rest of a line above `MAX_LINE_BYTES` is skipped.
+    """Read a file in chunks of lines, blank ones included; see `core.lines`.
 
     Args:
         advance: called with the number of bytes of each chunk, when it has been read.
     """
-    chunk, size, number = list[Line](), 0, 0
-    with path.open("rb") as file:
-        while raw := file.readline(MAX_LINE_BYTES):
-            number, size = number + 1, size + len(raw)
-            is_cut = len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n")
-            rest = raw if is_cut else b"\n"
-            while rest and not rest.endswith(b"\n"):
-                rest = file.readline(MAX_LINE_BYTES)
-                size += len(rest)
-            chunk.append((number, raw[:1000] if is_cut else raw, is_cut))
-            if size >= CHUNK_BYTES or len(chunk) == CHUNK_LINES:
-                advance(size)
-                yield chunk
-                chunk, size = [], 0
+    chunk, size = list[Line](), 0
+    for line in iter_lines(path):
+        chunk.append(line)
+        size += line.size
+        if size >= CHUNK_BYTES or len(chunk) == CHUNK_LINES:
+            advance(size)
+            yield chunk
+            chunk, size = [], 0
     advance(size)
     yield chunk
 
 
-def parse_answer(raw: bytes) -> Answer:
+def parse_answer(line: Line) -> Answer:
     """Parse a line; raises InvalidLine with the reason for quarantine."""
-    data = _parse_object(raw)
+    data = parse_object(line)
     files = (_read_name(data, "domain_file"), _read_name(data, "problem_file"))
     id = _read_name(data, "id")
     if id is None and None in files:
@@ -64,20 +56,6 @@ def parse_answer(raw: bytes) -> Answer:
         raise InvalidLine("bad field: `shot_num` must be a whole number from 0 to 999")
     both = (files[0], files[1]) if files[0] is not None and files[1] is not None else None
     return Answer(id, both, _read_text(data), _read_name(data, "model") or UNNAMED, shot_num)
-
-
-def _parse_object(raw: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise InvalidLine(f"not UTF-8: byte {error.start}") from None
-    except ValueError as error:
-        raise InvalidLine(f"bad JSON: {error}") from None
-    except RecursionError:
-        raise InvalidLine("bad JSON: nested too deeply") from None
-    if not isinstance(data, dict):
-        raise InvalidLine("bad JSON: not an object")
-    return data
 
 
 def _read_name(data: dict[str, Any], key: str) -> str | None:

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
+from planward.core.lines import Line
 from planward.core.verdicts import VerifierError
-from planward.judgement.lines import Line
 from planward.judgement.problems import ProblemIndex
 from planward.judgement.verdicts import Judge, Result, Settings
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from planward.core.lines import find_file
 from planward.core.records import read_records
 from planward.core.tasks import InvalidLine
 from planward.judgement.lines import Answer
@@ -76,17 +77,7 @@ def _read_problems(path: Path) -> Iterator[tuple[str, tuple[str, Files]]]:
 
 @lru_cache(maxsize=MAX_CACHED_FILES)
 def _find_files(root: Path, files: Files) -> tuple[Path, Path]:
-    for name in files:
-        path = root / name
-        try:
-            is_inside, exists = path.resolve().is_relative_to(root.resolve()), path.is_file()
-        except (OSError, ValueError):  # a name that is too long or has invalid characters
-            is_inside, exists = True, False
-        if not is_inside:
-            raise InvalidLine(f"missing file: {name!r} is outside the root")
-        if not exists:
-            raise InvalidLine(f"missing file: {name!r}")
-    return root / files[0], root / files[1]
+    return find_file(root, files[0]), find_file(root, files[1])
 
 
 def _normalise(files: Files) -> Files:

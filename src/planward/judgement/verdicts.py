@@ -13,10 +13,12 @@ from typing import Literal
 
 from planward import val
 from planward.core.hashing import hash_fraction
+from planward.core.lines import Line
 from planward.core.tasks import InvalidLine
 from planward.core.verdicts import Label, Outcome, VerifierError
-from planward.judgement.lines import Line, parse_answer
+from planward.judgement.lines import parse_answer
 from planward.judgement.problems import Problem, ProblemIndex
+from planward.pddl.expansion import check_files
 from planward.pddl.expressions import PddlError, UnsupportedError
 from planward.pddl.language import load_domain, load_problem
 from planward.pddl.simulation import PlanVerifier
@@ -26,6 +28,7 @@ from planward.val import InputError
 
 MAX_CACHED_VERDICTS = 20_000  # by problem and plan, of each process
 MAX_CACHED_PROBLEMS = 2_000  # parsed, of each process
+MAX_CACHED_FILES = 100_000  # that are within the limits of `pddl.limits`, of each process
 MAX_CACHED_CHARS = 2_000  # of a plan; longer ones are rare and would fill the memory
 MAX_QUOTED_CHARS = 1_000  # of a bad line, in quarantine
 
@@ -92,21 +95,21 @@ class Judge:
         self.index, self.settings = index, settings
         self._cache: OrderedDict[tuple[str, str], tuple[Outcome, JudgedBy] | str] = OrderedDict()
         self._build_verifier = lru_cache(maxsize=MAX_CACHED_PROBLEMS)(build_verifier)
+        self._check_files = lru_cache(maxsize=MAX_CACHED_FILES)(check_files)
 
     def judge_lines(self, lines: Iterable[Line]) -> list[Result]:
         """Judge lines in their order; raises VerifierError."""
-        return [self._judge_line(*line) if line[1].strip() else None for line in lines]
+        return [self._judge_line(line) if line.raw.strip() else None for line in lines]
 
-    def _judge_line(self, number: int, raw: bytes, is_cut: bool) -> Judged | Rejected:
+    def _judge_line(self, line: Line) -> Judged | Rejected:
+        number = line.number
         try:
-            if is_cut:
-                raise InvalidLine("too long: more than 16 MiB")
-            answer = parse_answer(raw)
+            answer = parse_answer(line)
             problem = self.index.find(answer)
             plan = extract_plan(answer.text)
             outcome, judged_by = self._judge_plan(problem, plan)
         except InvalidLine as reason:
-            return Rejected(number, str(reason), raw[:MAX_QUOTED_CHARS])
+            return Rejected(number, str(reason), line.raw[:MAX_QUOTED_CHARS])
         verdict = build_verdict(outcome, plan or [])
         row = {
             "line": number,
@@ -170,10 +173,12 @@ class Judge:
         """
         files = (problem.domain_file, problem.problem_file)
         if self.settings.verifier is Verifier.val:
+            self._check_files(*files)
             return val.validate(*files, plan, self.settings.timeout), "val"
         try:
             outcome = self._build_verifier(*files).verify(plan.split("\n") if plan else [])
         except UnsupportedError:
+            self._check_files(*files)
             return val.validate(*files, plan, self.settings.timeout), "val"
         if hash_fraction(f"{problem.key}\n{plan}", "audit") >= self.settings.audit_share:
             return outcome, "in-process"

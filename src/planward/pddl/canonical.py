@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planward.pddl.constraints import Constraint
+from planward.pddl.expressions import LimitError
 from planward.pddl.formulas import And, Formula, Literal, Or, Quantified
 from planward.pddl.language import Problem
+from planward.pddl.limits import MAX_REFINEMENT
 from planward.pddl.signature import Atom
 
 Fact = tuple[str, Atom]  # its context ("init", "goal", "not goal", "always 0/Or", ...) and the atom
@@ -27,6 +29,9 @@ def hash_problem(problem: Problem) -> str:
     Uses colour refinement (Weisfeiler and Leman 1968) over the objects, whose initial colours are their types; the
     domain's constants keep their names. Renamed problems always get the same digest. Different problems that
     refinement cannot tell apart share one too: a split by digest can then only keep too much together, never leak.
+
+    Raises:
+        LimitError: refinement would compare more than MAX_REFINEMENT words.
     """
     compound: list[tuple[str, tuple[Formula, ...]]]
     compound = [("goal", (goal,)) for goal in problem.goal if not isinstance(goal, Literal)]
@@ -86,7 +91,12 @@ def _refine(colours: Colours, facts: Sequence[Fact]) -> Colours:
     for fact in facts:
         for position, name in enumerate(fact[1][1:]):
             facts_by_object[name].append((fact, position))
+    words = len(colours) + sum(len(atom) ** 2 for _, atom in facts)  # an argument's signature holds the whole atom
+    budget = MAX_REFINEMENT
     while True:
+        budget -= words
+        if budget < 0:
+            raise LimitError("too many objects and facts to tell apart, for a digest that does not depend on names")
         signatures: dict[str, tuple[object, ...]] = {
             name: (
                 colour,
@@ -104,8 +114,9 @@ def _refine(colours: Colours, facts: Sequence[Fact]) -> Colours:
 
 
 def _rank_signatures(signatures: dict[str, tuple[object, ...]]) -> Colours:
-    ranks = {key: rank for rank, key in enumerate(sorted({repr(s) for s in signatures.values()}))}
-    return {name: ranks[repr(signature)] for name, signature in signatures.items()}
+    keys = {name: repr(signature) for name, signature in signatures.items()}
+    ranks = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    return {name: ranks[key] for name, key in keys.items()}
 
 
 def _iter_facts(context: str, formula: Formula) -> Iterator[Fact]:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from planward.pddl.limits import MAX_DEPTH, MAX_FILE_BYTES
+
 _TOKEN = re.compile(r"[()]|[^\s();]+|;[^\n]*|\n")
 
 
@@ -20,6 +22,10 @@ class PddlError(ValueError):
 
 class UnsupportedError(PddlError):
     """Valid PDDL that the in-process verifier does not support: VAL must judge it."""
+
+
+class LimitError(PddlError):
+    """PDDL that is too large or too deep: `planward.pddl.limits`."""
 
 
 class Symbol(str):
@@ -64,6 +70,7 @@ def parse_expression(text: str) -> Form:
 
     Raises:
         PddlError: unbalanced parentheses, text outside them, or no expression.
+        LimitError: parentheses in more than MAX_DEPTH others.
     """
     line, open_forms, top = 1, list[Form](), None
     new, form = str.__new__, None  # the innermost open form; this loop dominates the time of a first verdict
@@ -78,6 +85,8 @@ def parse_expression(text: str) -> Form:
                 form.append(inner)
             open_forms.append(inner)
             form = inner
+            if len(open_forms) > MAX_DEPTH:
+                raise LimitError(f"nested too deeply: at most {MAX_DEPTH} levels of parentheses are allowed")
         elif form is None:
             if top is not None:
                 raise PddlError(f"unexpected {token!r} after the last closing parenthesis", line)
@@ -101,13 +110,20 @@ def read_pddl_file(path: Path) -> Form:
     """Read a PDDL file.
 
     Raises:
-        PddlError: the file is missing, not UTF-8, or not one S-expression; the message names file and line.
+        PddlError: the file is missing, not UTF-8, too large, or not one S-expression; the message names file and line.
     """
     try:
-        return parse_expression(path.read_text(encoding="utf-8-sig"))
+        return parse_expression(read_pddl_text(path))
     except FileNotFoundError:
         raise PddlError("no such file", source=str(path)) from None
     except UnicodeDecodeError as error:
         raise PddlError(f"not UTF-8 text (byte {error.start})", source=str(path)) from None
     except PddlError as error:
         raise type(error)(error.message, error.line, str(path)) from None
+
+
+def read_pddl_text(path: Path) -> str:
+    """Read the text of a file; raises LimitError above MAX_FILE_BYTES, OSError or UnicodeDecodeError."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise LimitError(f"more than {MAX_FILE_BYTES >> 20} MiB")
+    return path.read_text(encoding="utf-8-sig")

@@ -5,17 +5,19 @@ An action is ground when a plan first names it; a search grounds all of them at 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, lru_cache
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from planward.pddl.caching import DomainKey, cache_by_domain
 from planward.pddl.conditions import ALWAYS, NEVER, Condition, conjoin, disjoin, iter_bits, negate
+from planward.pddl.expressions import LimitError
 from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified, iter_conjuncts
 from planward.pddl.language import Action, Domain, Effect, Problem
+from planward.pddl.limits import MAX_ATOMS
 from planward.pddl.monitors import Monitors, build_monitors
 from planward.pddl.signature import Atom, Types, Variables
 
@@ -75,9 +77,11 @@ class Grounding:
         self._schemas = _build_schemas(domain)
 
     def get_bit(self, atom: Atom) -> int:
-        """Return the atom's bit, and assign one where it has none."""
+        """Return the atom's bit, and assign one where it has none; raises LimitError above MAX_ATOMS."""
         bit = self.bits.get(atom)
         if bit is None:
+            if len(self.bits) == MAX_ATOMS:
+                raise LimitError(f"more than {MAX_ATOMS:,} ground atoms")
             bit = self.bits[atom] = 1 << len(self.bits)
         return bit
 
@@ -250,11 +254,25 @@ def ground_problem(problem: Problem) -> GroundProblem:
 
 def count_instantiations(problem: Problem) -> int:
     """Count ground actions by parameter types alone: an upper bound that needs no grounding."""
-    is_a, object_types = problem.domain.signature.is_a, problem.objects.values()
-    return sum(
-        prod(sum(is_a(declared, types) for declared in object_types) for _, types in action.parameters)
-        for action in problem.domain.actions.values()
-    )
+    actions = problem.domain.actions.values()
+    return _count_bindings(problem, [[types for _, types in action.parameters] for action in actions])
+
+
+def count_fluents(problem: Problem) -> int:
+    """Count the ground atoms that some action may change, by their argument types alone: an upper bound."""
+    predicates = problem.domain.signature.predicates
+    return _count_bindings(problem, [predicates[name] for name in problem.domain.fluents])
+
+
+def _count_bindings(problem: Problem, lists: Iterable[Sequence[Types]]) -> int:
+    """Count the tuples of objects of the listed types, over all lists."""
+    is_a, declared = problem.domain.signature.is_a, Counter(problem.objects.values())
+
+    @cache
+    def count_objects(types: Types) -> int:
+        return sum(count for own, count in declared.items() if is_a(own, types))
+
+    return sum(prod(map(count_objects, types)) for types in lists)
 
 
 @lru_cache(maxsize=128)

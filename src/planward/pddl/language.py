@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
 from planward.pddl.constraints import Constraint, parse_constraints
+from planward.pddl.expansion import check_count, check_expansion, count_atoms, find_expandable
 from planward.pddl.expressions import (
     Expression,
     Form,
@@ -24,14 +26,17 @@ from planward.pddl.expressions import (
     build_symbol,
     parse_expression,
     read_pddl_file,
+    read_pddl_text,
 )
 from planward.pddl.formulas import TRUTH, And, Formula, iter_conjunct_forms, map_atoms, map_form_atoms, parse_formula
+from planward.pddl.limits import MAX_EXPANSION, MAX_FACTS, MAX_OBJECTS
 from planward.pddl.signature import (
     Atom,
     Scope,
     Signature,
     Types,
     Variables,
+    check_argument_count,
     parse_atom,
     parse_declarations,
     parse_term,
@@ -79,6 +84,8 @@ class Domain:
     constants: dict[str, Types]
     actions: dict[str, Action]
     constraints: tuple[Form, ...] = ()  # `:constraints` of the domain file; they apply to every problem
+    expandable: tuple[Form, ...] = ()  # quantified and conditional parts, larger the more objects a problem has
+    action_size: int = 0  # atoms of the largest action, each quantified formula counted once
 
     @cached_property
     def fluents(self) -> frozenset[str]:
@@ -102,6 +109,7 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
     constraint_forms: tuple[Form, ...] = ()
     costs: frozenset[Atom] = frozenset()  # function terms that have a value
+    expansion: int = field(default=0, compare=False)  # `check_expansion` of goal, constraints and domain
 
 
 def load_domain(path: Path) -> Domain:
@@ -109,14 +117,15 @@ def load_domain(path: Path) -> Domain:
 
     Raises:
         PddlError: invalid PDDL; the message names file and line.
+        LimitError: it is too large; see `planward.pddl.limits`.
         UnsupportedError: valid PDDL that only VAL can judge.
     """
-    return _parse_with_source(path, lambda: _parse_domain_cached(path.read_text(encoding="utf-8-sig")))
+    return _parse_with_source(path, lambda: _parse_domain_cached(read_pddl_text(path)))
 
 
 def load_problem(path: Path, domain: Domain) -> Problem:
     """Parse a problem file against its domain; raises as `load_domain` does."""
-    return _parse_with_source(path, lambda: parse_problem(path.read_text(encoding="utf-8-sig"), domain))
+    return _parse_with_source(path, lambda: parse_problem(read_pddl_text(path), domain))
 
 
 def _parse_with_source(path: Path, parse: Callable[[], T]) -> T:
@@ -151,8 +160,7 @@ def parse_domain(text: str) -> Domain:
                     if requirement in VAL_ONLY_REQUIREMENTS:
                         raise UnsupportedError(f"{requirement} is not supported in-process", section.line)
             case ":types":
-                for subtype, parents in parse_typed_list(section[1:]):
-                    signature.supertypes[str(subtype)] = (*signature.supertypes.get(subtype, ()), *parents)
+                signature.declare_types(section[1:])
             case ":predicates":
                 predicates = list(section[1:])
             case ":constraints":
@@ -165,6 +173,7 @@ def parse_domain(text: str) -> Domain:
                 raise UnsupportedError(f"{section.head} is not supported in-process", section.line)
             case other:
                 raise PddlError(f"unknown section {other or '(empty)'!r} in a domain", section.line)
+    check_count(count_atoms(form), MAX_EXPANSION, "atoms")
     for type_name in signature.supertypes:
         signature.find_ancestors(type_name)
     signature.predicates.update(_parse_schemas(predicates, signature))
@@ -178,9 +187,10 @@ def parse_domain(text: str) -> Domain:
             if action.name in actions:
                 raise PddlError(f"action {action.name!r} is defined twice", section.line)
             actions[action.name] = action
+    action_size = max((count_atoms(section) for section in sections if section.head == ":action"), default=0)
     for constraint in constraints:
         list(parse_constraints(constraint, Scope(signature, constants)))
-    return Domain(name, signature, constants, actions, tuple(constraints))
+    return Domain(name, signature, constants, actions, tuple(constraints), tuple(find_expandable(form)), action_size)
 
 
 def parse_problem(text: str, domain: Domain) -> Problem:
@@ -196,6 +206,7 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     for section in sections:
         if section.head == ":objects":
             objects |= parse_declarations(section[1:], signature, taken=domain.constants)
+    check_count(len(objects), MAX_OBJECTS, "objects")
     scope = Scope(signature, objects)
     for section in sections:
         match section.head:
@@ -204,6 +215,7 @@ def parse_problem(text: str, domain: Domain) -> Problem:
                     declared = " ".join(map(str, section[1:]))
                     raise PddlError(f"the problem is for domain {declared!r}, not {domain.name!r}", section.line)
             case ":init":
+                check_count(len(section) - 1, MAX_FACTS, "facts", section.line)
                 for fact in section[1:]:
                     if not isinstance(fact, Form):
                         raise PddlError(f"expected a fact but found {fact!r}", section.line)
@@ -228,7 +240,10 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     for head in (":domain", ":init", ":goal"):
         if not any(section.head == head for section in sections):
             raise PddlError(f"the problem has no {head}", form.line)
-    return build_problem_from_parts(name, domain, objects, frozenset(init), goal, constraints, frozenset(costs))
+    formulas = [section for section in sections if section.head in (":goal", ":constraints")]
+    expansion = check_expansion([*formulas, *domain.expandable], objects, signature)
+    problem = build_problem_from_parts(name, domain, objects, frozenset(init), goal, constraints, frozenset(costs))
+    return replace(problem, expansion=expansion)
 
 
 def build_problem_from_parts(
@@ -276,6 +291,7 @@ def _parse_schemas(declarations: list[Expression], signature: Signature) -> Iter
             raise PddlError(f"{declaration.head!r} is declared twice", declaration.line)
         seen.add(declaration.head)
         arguments = list(parse_typed_list(declaration[1:]))
+        check_argument_count(len(arguments), declaration.line)
         signature.check_types(arguments)
         yield str(declaration.head), tuple(types for _, types in arguments)
 
@@ -392,8 +408,8 @@ def _rename_variable(expression: Expression, old: str, new: str) -> Expression:
 def _merge_effects(effects: Iterator[Effect]) -> tuple[Effect, ...]:
     """Merge the effects that have equal condition and variables."""
     groups: dict[tuple[Formula, Variables], list[Effect]] = defaultdict(list)
-    for effect in effects:
-        groups[effect.condition, effect.variables].append(effect)
+    for (condition, variables), group in groupby(effects, key=lambda effect: (effect.condition, effect.variables)):
+        groups[condition, variables] += group
     return tuple(
         Effect(
             adds=tuple(atom for effect in group for atom in effect.adds),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-from planward.pddl.expressions import Expression, Form, PddlError, Symbol, UnsupportedError
+from planward.pddl.expressions import Expression, Form, LimitError, PddlError, Symbol, UnsupportedError
+from planward.pddl.limits import MAX_ARGUMENTS, MAX_SUPERTYPES
 
 Atom = tuple[str, ...]  # predicate, then arguments: objects, constants or ?variables
 Types = tuple[str, ...]  # one type, the alternatives of an `either`, or none where the domain is untyped
@@ -49,11 +50,17 @@ class Signature:
                 if type_name not in self._known_types:
                     raise PddlError(f"unknown type {type_name!r}", name.line)
 
+    def declare_types(self, items: Sequence[Expression]) -> None:
+        """Add the types of a section; a type that is declared twice has both parents."""
+        for name, parents in parse_typed_list(items):
+            self.supertypes[str(name)] = (*self.supertypes.get(name, ()), *parents)
+
     def find_ancestors(self, type_name: str) -> set[str]:
         """Return the type and all its supertypes.
 
         Raises:
             PddlError: the type is its own supertype.
+            LimitError: it has more than MAX_SUPERTYPES.
         """
         ancestors, frontier = {type_name}, [type_name]
         while frontier:
@@ -61,6 +68,8 @@ class Signature:
                 if parent == type_name:
                     raise PddlError(f"the type {type_name!r} is its own supertype")
                 if parent not in ancestors:
+                    if len(ancestors) == MAX_SUPERTYPES:
+                        raise LimitError(f"the type {type_name!r} has more than {MAX_SUPERTYPES - 1} supertypes")
                     ancestors.add(parent)
                     frontier.append(parent)
         return ancestors
@@ -129,7 +138,15 @@ def parse_variables(form: Expression, signature: Signature) -> Variables:
     """Parse the variables of a `:parameters` list or a quantifier."""
     if not isinstance(form, Form):
         raise PddlError(f"expected a list of variables but found {form!r}", form.line)
-    return tuple(parse_declarations(form, signature).items())
+    variables = tuple(parse_declarations(form, signature).items())
+    check_argument_count(len(variables), form.line)
+    return variables
+
+
+def check_argument_count(count: int, line: int) -> None:
+    """Raise LimitError where there are more than MAX_ARGUMENTS."""
+    if count > MAX_ARGUMENTS:
+        raise LimitError(f"{count:,} arguments or variables; at most {MAX_ARGUMENTS} are allowed", line)
 
 
 def parse_atom(form: Form, scope: Scope, equality: bool = False) -> Atom:

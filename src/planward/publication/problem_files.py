@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from planward.core.lines import Line, find_file, iter_lines, parse_object
 from planward.core.records import Record
 from planward.core.tasks import InvalidLine, Task, parse_record
 from planward.pddl.expressions import PddlError
 from planward.publication.provenance import PublicationError
-from planward.stages.split import get_scenario, iter_lines, parse_line
+from planward.stages.split import get_scenario
 from planward.tasks.planning.identity import identify_problem
 
 PROBLEMS_FOLDER = "problems"
@@ -41,29 +42,28 @@ def read_problem_file(path: Path, task: Task, root: Path | None = None, *, solve
     beside = path.parent / PROBLEMS_FOLDER
     root = (root or (beside if beside.is_dir() else path.parent)).absolute()
     read, ids = ProblemFile(), set[str]()
-    for _, number, raw in iter_lines([path]):
+    for line in iter_lines(path):
+        if not line.raw.strip():
+            continue
         try:
-            record = _parse_problem(raw, task, root, solved=solved)
+            record = _parse_problem(line, task, root, solved=solved)
             if record.id in ids:
                 raise InvalidLine(f"duplicate: an earlier line has the id {record.id}")
         except InvalidLine as reason:
-            text = raw.decode("utf-8", "backslashreplace")
-            read.bad_lines.append({"file": str(path), "line": number, "reason": str(reason), "text": text})
+            text = line.raw.decode("utf-8", "backslashreplace")
+            read.bad_lines.append({"file": str(path), "line": line.number, "reason": str(reason), "text": text})
         else:
             ids.add(record.id)
             read.problems.append(record)
     return read
 
 
-def _parse_problem(raw: bytes, task: Task, root: Path, *, solved: bool) -> Record:
+def _parse_problem(line: Line, task: Task, root: Path, *, solved: bool) -> Record:
     """Parse a line; raises InvalidLine where it cannot be used in a prompt."""
-    data = parse_line(raw)
+    data = parse_object(line)
     record = parse_record(data, get_scenario(data, ""))
     names = (record.meta.domain_file, record.meta.problem_file)
-    for name in names:
-        if not (root / name).is_file():
-            raise InvalidLine(f"missing file: {name!r}")
-    domain_file, problem_file = (str(root / name) for name in names)
+    domain_file, problem_file = (str(find_file(root, name)) for name in names)
     meta = record.meta.model_copy(update={"domain_file": domain_file, "problem_file": problem_file})
     record = record.model_copy(update={"meta": meta})
     if solved and not (record.response or "").strip():

@@ -9,13 +9,17 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from planward.core.tables import escape_formula
+
 
 def format_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """CSV with a heading row; floats to six significant digits, None as an empty cell."""
+    """CSV with a heading row; floats to six significant digits, None as an empty cell, formulas escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    writer.writerows(
+        [f"{cell:.6g}" if isinstance(cell, float) else escape_formula(cell) for cell in row] for row in rows
+    )
     return out.getvalue()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from planward.core import paths
-from planward.core.files import open_atomic, write_json
+from planward.core.files import write_json
 from planward.core.registry import task_spec
+from planward.core.tables import write_table
 from planward.params import Params, ParamsError
 
 
@@ -21,6 +22,5 @@ def run(params: Params) -> None:
     results = paths.results(params.task)
     tables, metrics = load_analysis()(params, results)
     for name, table in tables.items():
-        with open_atomic(results.analysis / f"{name}.csv") as file:
-            table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+        write_table(results.analysis / f"{name}.csv", table)
     write_json(results.analysis / "metrics.json", metrics)

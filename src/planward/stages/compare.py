@@ -10,6 +10,7 @@ from planward.analysis.pass_at_k import compute_pass_at_k_table, read_samples
 from planward.analysis.success_arrays import SuccessArrays
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
+from planward.core.tables import write_table
 from planward.params import Params
 
 
@@ -49,8 +50,7 @@ def run(params: Params) -> None:
             read_samples(results.samples, params), params.evaluate.samples.ks, by
         )
     for name, table in by_name.items():
-        with open_atomic(results.tables / f"{name}.csv") as file:
-            table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+        write_table(results.tables / f"{name}.csv", table)
     for name, text in {
         "shots.md": formats.render_markdown(cells),
         "shots.tex": formats.render_latex(cells, by.confidence),

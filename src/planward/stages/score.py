@@ -19,6 +19,7 @@ from planward.core.files import open_atomic, write_json
 from planward.core.paths import HELD_OUT, SPLITS
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
+from planward.core.tables import escape_formula
 from planward.core.tasks import Task
 from planward.curriculum.buckets import Thresholds, compute_distribution, compute_thresholds
 from planward.curriculum.difficulty_figure import render_difficulty_svg
@@ -105,7 +106,8 @@ def write_scored(task: Task, bounds: dict[str, Thresholds], source: Path, folder
                     scored = record.model_copy(update={"score": score or 0.0, "bucket": bucket})
                     lines.write(scored.model_dump_json(exclude_none=True) + "\n")
                     length = count_reference_actions(record)
-                    rows.writerow([record.id, split, record.domain, name, score or 0.0, bucket, length])
+                    row = [record.id, split, record.domain, name, score or 0.0, bucket, length]
+                    rows.writerow(map(escape_formula, row))
     return unmatched
 
 

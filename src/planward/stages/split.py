@@ -10,7 +10,6 @@ import json
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +20,14 @@ from tqdm import tqdm
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
 from planward.core.hashing import hash_fraction
+from planward.core.lines import Line, iter_lines, parse_object
 from planward.core.paths import HELD_OUT, SPLITS
 from planward.core.registry import load_task
 from planward.core.tasks import InvalidLine
 from planward.params import Params, ParamsError
 
 FILES = (*SPLITS, HELD_OUT)
+MAX_REASON_LENGTH = 2000  # characters
 
 
 @dataclass
@@ -58,21 +59,23 @@ def run(params: Params) -> None:
         outputs = {file: stack.enter_context(open_atomic(folder / f"{file}.jsonl")) for file in FILES}
         quarantine = stack.enter_context(open_atomic(folder / "quarantine.jsonl"))
         index = stack.enter_context(ProblemIndex())
-        for file, number, raw in tqdm(iter_lines(files), desc="splitting", unit="line"):
-            name = file.relative_to(problems).as_posix()
+        lines = ((file, line) for file in files for line in iter_lines(file) if line.raw.strip())
+        for file, line in tqdm(lines, desc="splitting", unit="line"):
+            name, number = file.relative_to(problems).as_posix(), line.number
             domain = file.stem if file.stem in task.domains else ""
             try:
-                data = parse_line(raw)
+                data = parse_object(line)
                 scenario = get_scenario(data, domain)
                 domain = scenario if scenario in task.domains else ""
                 record, core = task.validate_line(data, scenario)
+                check_text(data, line)
                 if first := index.find_first(record.id, f"{name}:{number}"):
                     raise InvalidLine(f"duplicate: a renaming of {first}")
-            except InvalidLine as reason:
-                text = raw.decode("utf-8", "backslashreplace")
-                row = {"file": name, "line": number, "reason": str(reason), "text": text}
+            except InvalidLine as error:
+                reason, text = shorten(str(error)), line.raw.decode("utf-8", "backslashreplace")
+                row = {"file": name, "line": number, "reason": reason, "text": text}
                 quarantine.write(json.dumps(row, ensure_ascii=True) + "\n")
-                counts.reasons[str(reason).partition(":")[0]] += 1
+                counts.reasons[reason.partition(":")[0]] += 1
                 counts.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
             else:
                 output = HELD_OUT if domain in params.split.held_out_domains else assign_split(core, params)
@@ -85,24 +88,18 @@ def run(params: Params) -> None:
     write_json(folder / "metrics.json", compute_metrics(counts))
 
 
-def iter_lines(files: list[Path]) -> Iterator[tuple[Path, int, bytes]]:
-    """Lines that are not blank, with their file and number from 1."""
-    for file in files:
-        with file.open("rb") as lines:
-            yield from ((file, number, line) for number, line in enumerate(lines, 1) if line.strip())
+def check_text(data: dict[str, Any], line: Line) -> None:
+    """Raise InvalidLine where a string of the line cannot be written as UTF-8: an escaped half of a surrogate pair."""
+    if b"\\ud" in line.raw.lower():
+        try:
+            json.dumps(data, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidLine("bad JSON: half of a surrogate pair") from None
 
 
-def parse_line(raw: bytes) -> dict[str, Any]:
-    """Parse a JSON object; raises InvalidLine where it is none."""
-    try:
-        data = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise InvalidLine(f"not UTF-8: byte {error.start}") from None
-    except (ValueError, RecursionError) as error:  # no JSON, a number with too many digits, nested too deep
-        raise InvalidLine(f"bad JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise InvalidLine(f"bad JSON: expected an object, found {type(data).__name__}")
-    return data
+def shorten(reason: str) -> str:
+    """Cut a reason that quotes much of a file."""
+    return reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]} ..."
 
 
 def get_scenario(data: dict[str, Any], default: str) -> str:
@@ -168,8 +165,12 @@ def check_held_out_domains(counts: Counts, params: Params) -> None:
 
 
 def compute_metrics(counts: Counts) -> dict[str, Any]:
+    """Return the numbers of lines; raises RuntimeError where one was neither kept nor quarantined."""
+    lines, kept = counts.lines.total(), sum(valid.total() for valid in counts.valid.values())
+    if kept + counts.reasons.total() != lines:
+        raise RuntimeError(f"{lines} lines read, but {kept} kept and {counts.reasons.total()} quarantined")
     return {
-        "lines": sum(counts.lines.values()),
+        "lines": lines,
         "kept": {split: valid.total() for split, valid in counts.valid.items()},
         "constrained": {file: counts.constrained[file] for file in FILES},
         "kept_by_domain": {split: dict(valid) for split, valid in counts.valid.items()},

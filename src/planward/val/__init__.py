@@ -6,7 +6,8 @@ labels.
 """
 
 from planward.val.inputs import InputError
+from planward.val.known_problem import check_known_verdicts
 from planward.val.process import find_binary
 from planward.val.validation import DEFAULT_TIMEOUT_S, validate, validate_many
 
-__all__ = ["DEFAULT_TIMEOUT_S", "InputError", "find_binary", "validate", "validate_many"]
+__all__ = ["DEFAULT_TIMEOUT_S", "InputError", "check_known_verdicts", "find_binary", "validate", "validate_many"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import stat
 import subprocess
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -16,6 +18,7 @@ from planward.core.verdicts import VerifierError
 from planward.val.inputs import InputError
 
 BINARY_VARIABLE = "VAL_BINARY"
+MAX_MEMORY_BYTES = 1 << 32  # of address space; the largest problem that the limits on PDDL allow takes far less
 MAX_OUTPUT_BYTES = 1 << 26  # VAL prints 1.3 MB on a plan of 9000 actions, somewhat more with long names
 COMPLAINT_PATTERN = re.compile(
     r"^(.*): line: (\d+): (?:Error: |Warning: (?=Undeclared symbol|Re-declaration of symbol))(.*)$", re.MULTILINE
@@ -73,7 +76,7 @@ def run_program(command: list[str], timeout: float) -> tuple[int, str]:
     """Run a program in its own process group; returns exit status, and standard output followed by standard error.
 
     A negative status is the signal that ended the program. The group is killed after `timeout` seconds, and after
-    `MAX_OUTPUT_BYTES` bytes of output.
+    `MAX_OUTPUT_BYTES` bytes of output. On Linux, a program that asks for more than `MAX_MEMORY_BYTES` gets no more.
 
     Raises:
         ProcessError: the program cannot be started, timed out, or printed too much.
@@ -90,6 +93,7 @@ def run_program(command: list[str], timeout: float) -> tuple[int, str]:
         raise ProcessError(f"{command[0]} cannot be started: {error.strerror}") from None
     with process:
         try:
+            _limit_memory(process)
             text = _read_output(process, timeout)
         except BaseException as error:
             _kill_group(process)
@@ -97,6 +101,14 @@ def run_program(command: list[str], timeout: float) -> tuple[int, str]:
                 raise ProcessError(f"no answer in {timeout:g} s") from None
             raise
     return process.returncode, text
+
+
+def _limit_memory(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(resource, "prlimit"):
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or changes its user
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_AS)
+            if soft == resource.RLIM_INFINITY or soft > MAX_MEMORY_BYTES:
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (MAX_MEMORY_BYTES, hard))
 
 
 def _read_output(process: subprocess.Popen[bytes], timeout: float) -> str:

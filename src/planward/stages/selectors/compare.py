@@ -11,8 +11,9 @@ from planward.analysis.cells import Uncertainty
 from planward.analysis.outcomes import PredictionsError, read_outcomes
 from planward.analysis.selectors import compute_headline, compute_selector_tables, read_dialects
 from planward.core import paths
-from planward.core.files import open_atomic, write_json
+from planward.core.files import write_json
 from planward.core.runs import SELECTORS, Run
+from planward.core.tables import write_table
 from planward.params import Params
 
 
@@ -34,8 +35,7 @@ def run(params: Params) -> None:
     outcomes["dialect_number"] = [queries[problem].dialect for problem in outcomes["id"]]
     tables = compute_selector_tables(outcomes, examples, by)
     for name, table in tables.items():
-        with open_atomic(results.tables / f"{name}.csv") as out:
-            table.to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
+        write_table(results.tables / f"{name}.csv", table)
     write_json(results.tables / "metrics.json", compute_headline(tables["cells"]))
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planward.core import paths
-from planward.core.files import open_atomic, write_json
+from planward.core.files import write_json
 from planward.core.records import Record, read_records
 from planward.core.runs import Run
+from planward.core.tables import write_table
 from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.loggers import check_installed, open_loggers
 from planward.params import ParamsError
@@ -84,7 +85,6 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
         logger.close()
     save_pointer(pointer, results.model(run))
     for name, table in {"steps": history.steps, "epochs": history.epochs}.items():
-        with open_atomic(results.curves(run) / f"{name}.csv") as out:
-            pd.DataFrame(table).to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
+        write_table(results.curves(run) / f"{name}.csv", pd.DataFrame(table))
     write_json(results.curves(run) / "metrics.json", {"run": identity, **history.summarise()})
     shutil.rmtree(checkpoints, ignore_errors=True)

@@ -8,8 +8,8 @@ from planward.analysis.cells import Uncertainty
 from planward.analysis.outcomes import read_outcomes
 from planward.analysis.transfer import compute_transfer_table
 from planward.core import paths
-from planward.core.files import open_atomic
 from planward.core.records import read_transfer_problems
+from planward.core.tables import write_table
 from planward.params import METHODS
 from planward.tasks.planning.config import PlanningParams
 
@@ -33,5 +33,4 @@ def run(params: PlanningParams) -> None:
         originals = read_outcomes(results.predictions, requested, methods)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
     table = compute_transfer_table(problems, outcomes, originals, by, params.compare.margin)
-    with open_atomic(results.tables / "transfer.csv") as file:
-        table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+    write_table(results.tables / "transfer.csv", table)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from planward.core.prompts import END
 
 MAX_ACTIONS = 9000  # VAL's parser fails near 10,000
+MAX_CHARS = 400_000  # of a completion: 9,000 actions, or thoughts of 100,000 tokens; longer ones take seconds
 _BREAK = "\n```\n"  # a fence separates two blocks and does not count as prose
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _MARKERS = re.compile(
@@ -37,8 +38,11 @@ def extract_plan(completion: str) -> list[str] | None:
     where there is no other action line. An end of a plan, such as `[PLAN END]`, hides what follows.
 
     Returns:
-        [] for an empty completion; None for prose without an action and for more than `MAX_ACTIONS` actions.
+        [] for an empty completion; None for prose without an action, for more than `MAX_ACTIONS` actions, and for more
+        than `MAX_CHARS` characters.
     """
+    if len(completion) > MAX_CHARS:
+        return None
     text = _THOUGHT.sub(_BREAK, completion.replace("\uff5c", "|"))
     text = _MARKERS.sub(_BREAK, text.rpartition("</think>")[2])
     is_blank = True

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planward.pddl.canonical import hash_problem, hash_without_constraints
-from planward.pddl.expressions import UnsupportedError
+from planward.pddl.expansion import check_files
+from planward.pddl.expressions import LimitError, UnsupportedError
 from planward.pddl.language import load_domain, load_problem
 
 
 @dataclass(frozen=True)
 class ProblemIdentity:
-    """Digests that are equal up to renaming of objects: with constraints (`digest`) and without them (`core`)."""
+    """Digests that are equal up to renaming of objects: with constraints (`digest`) and without them (`core`).
+
+    `action_size` is an upper bound of the atoms in a ground action; 0 where the parser does not support the language.
+    """
 
     digest: str
     core: str
     constrained: bool
+    action_size: int = 0
 
 
 def identify_problem(domain_file: Path, problem_file: Path) -> ProblemIdentity:
@@ -29,7 +34,14 @@ def identify_problem(domain_file: Path, problem_file: Path) -> ProblemIdentity:
     try:
         problem = load_problem(problem_file, load_domain(domain_file))
     except UnsupportedError:
+        check_files(domain_file, problem_file)
         words = problem_file.read_text(encoding="utf-8").lower().split()
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
         return ProblemIdentity(digest, digest, "(:constraints" in words)
-    return ProblemIdentity(hash_problem(problem), hash_without_constraints(problem), bool(problem.constraints))
+    constrained = bool(problem.constraints)
+    try:
+        digest = hash_problem(problem)
+        core = hash_without_constraints(problem) if constrained else digest
+    except LimitError as error:
+        raise LimitError(error.message, source=str(problem_file)) from None
+    return ProblemIdentity(digest, core, constrained, problem.domain.action_size + problem.expansion)

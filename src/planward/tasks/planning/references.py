@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 
 from planward.core.verdicts import VerifierError
-from planward.pddl.grounding import count_instantiations, ground_problem
+from planward.pddl.grounding import count_fluents, count_instantiations, ground_problem
 from planward.pddl.language import load_domain, load_problem
 from planward.pddl.search import SearchLimitError, UnsolvableError, find_shortest_plan
 from planward.tasks.planning.config import ProblemsConfig
+
+MAX_SEARCH_EXPANSION = 2_000_000  # atoms of all ground actions, quantifiers expanded
+MAX_SEARCH_BITS = 1 << 31  # of all ground actions: each is a few numbers with a bit for every atom
 
 
 def find_reference_plan(domain: Path, problem: Path, params: ProblemsConfig) -> list[str]:
@@ -28,6 +31,8 @@ def find_reference_plan(domain: Path, problem: Path, params: ProblemsConfig) -> 
     parsed = load_problem(problem, load_domain(domain))
     if (count := count_instantiations(parsed)) > params.max_states:
         raise SearchLimitError(f"its actions have up to {count} instantiations, more than max_states")
+    if count * parsed.expansion > MAX_SEARCH_EXPANSION or count * count_fluents(parsed) > MAX_SEARCH_BITS:
+        raise SearchLimitError(f"its {count} actions are too large to search; fix: a reference plan in the line")
     return find_shortest_plan(ground_problem(parsed), params.max_states)
 
 

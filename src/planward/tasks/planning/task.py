@@ -14,11 +14,11 @@ from planward.core.prompt_templates import PromptTemplate
 from planward.core.records import Record
 from planward.core.tasks import NO_RENAMING, Messages, Renaming
 from planward.core.verdicts import Label, Outcome, Verdict
-from planward.pddl.expressions import UnsupportedError
+from planward.pddl.expressions import LimitError, UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.renaming import invert_names, rename_plan, rename_problem, sample_object_names
 from planward.pddl.simulation import PlanVerifier
-from planward.tasks.planning.completion import extract_plan
+from planward.tasks.planning.completion import MAX_CHARS, extract_plan
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.difficulty import parse_difficulty
 from planward.tasks.planning.examples import sample_examples
@@ -114,6 +114,8 @@ class PlanningTask:
         return self.rename_completion(problem, _format_reference(problem), renaming)
 
     def undo_renaming(self, problem: Record, completion: str, renaming: Renaming = NO_RENAMING) -> str:
+        if len(completion) > MAX_CHARS:  # holds no plan, in whatever names
+            return completion
         lexicon = self._find_lexicon(problem, renaming)
         text = lexicon.decode_plan(completion) if lexicon else completion
         return rename_plan(text, invert_names(renaming)) if renaming else text
@@ -132,7 +134,7 @@ class PlanningTask:
         try:
             verifier = self.build_verifier(problem.meta.domain_file, problem.meta.problem_file)
             return build_verdict(verifier.verify(plan), plan)
-        except UnsupportedError as reason:
+        except (UnsupportedError, LimitError) as reason:
             warnings.warn(f"VAL judges {problem.domain}: {reason}", stacklevel=2)
             return self.judge([(problem, completion)])[0]
 

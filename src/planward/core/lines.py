@@ -1,0 +1,77 @@
+"""Lines of JSON from elsewhere: read in bounded memory, and parsed or rejected with a reason."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from planward.core.tasks import InvalidLine
+
+MAX_LINE_BYTES = 1 << 24
+CUT_BYTES = 1000  # of a longer line, that are kept
+
+
+class Line(NamedTuple):
+    """A line of a file.
+
+    Attributes:
+        number: from 1.
+        raw: its bytes; only the first where it is longer than `MAX_LINE_BYTES`.
+        is_cut: whether it is longer.
+        size: number of bytes in the file.
+    """
+
+    number: int
+    raw: bytes
+    is_cut: bool
+    size: int
+
+
+def iter_lines(path: Path) -> Iterator[Line]:
+    """Read a file line by line, blank lines included; a byte order mark at its start is dropped."""
+    number = 0
+    with path.open("rb") as file:
+        while raw := file.readline(MAX_LINE_BYTES):
+            number, size = number + 1, len(raw)
+            is_cut = size == MAX_LINE_BYTES and not raw.endswith(b"\n")
+            rest = raw if is_cut else b"\n"
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE_BYTES)
+                size += len(rest)
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            yield Line(number, raw[:CUT_BYTES] if is_cut else raw, is_cut, size)
+
+
+def parse_object(line: Line) -> dict[str, Any]:
+    """Parse a line as a JSON object; raises InvalidLine where it is none or too long."""
+    if line.is_cut:
+        raise InvalidLine(f"too long: more than {MAX_LINE_BYTES >> 20} MiB")
+    try:
+        data = json.loads(line.raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidLine(f"not UTF-8: byte {error.start}") from None
+    except ValueError as error:  # no JSON, or a number with too many digits
+        raise InvalidLine(f"bad JSON: {error}") from None
+    except RecursionError:
+        raise InvalidLine("bad JSON: nested too deeply") from None
+    if not isinstance(data, dict):
+        raise InvalidLine(f"bad JSON: expected an object, found {type(data).__name__}")
+    return data
+
+
+def find_file(root: Path, name: str) -> Path:
+    """Return a regular file that a line names, below `root`; raises InvalidLine where there is none."""
+    path = root / name
+    try:
+        is_inside, exists = path.resolve().is_relative_to(root.resolve()), path.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, invalid characters, or links in a circle
+        is_inside, exists = True, False
+    if not is_inside:
+        raise InvalidLine(f"missing file: {name!r} is outside the data root")
+    if not exists:
+        raise InvalidLine(f"missing file: {name!r}")
+    return path

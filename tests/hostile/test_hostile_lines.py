@@ -1,0 +1,168 @@
+"""Lines and files of problems that somebody else wrote: none is lost, none leaves the folder, none stops the rest."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hostile_problems import DOMAIN, Shape
+from planward.core.verdicts import VerifierError
+from planward.stages import score, split
+from planward.tasks.planning.config import PlanningParams
+from support import read_rows, write_lines
+
+Small = Callable[..., PlanningParams]
+Line = dict[str, Any] | bytes
+FOLDER = Path("results/problems")
+ODD_NAMES = (
+    "a'b.pddl",
+    'a"b.pddl',
+    "a\nb.pddl",
+    "$(touch pwned).pddl",
+    "`touch pwned`.pddl",
+    "=cmd|'x'.pddl",
+    "-v.pddl",
+)
+
+
+@pytest.fixture
+def params(project: Path, small: Small) -> PlanningParams:  # noqa: ARG001  in a folder of its own
+    return small(difficulty={DOMAIN: {}}, problems={"source": "jsonl"})
+
+
+def write_problem(name: str, shape: Shape | int = 1, folder: str = f"{DOMAIN}/") -> dict[str, Any]:
+    """Write a problem, of a shape or with a number of objects, and its domain; returns its line."""
+    if isinstance(shape, int):
+        shape = Shape(objects=f"{' '.join(f'b{i}' for i in range(shape))} - block")
+    (FOLDER / DOMAIN).mkdir(parents=True, exist_ok=True)
+    (FOLDER / DOMAIN / "domain.pddl").write_text(Shape().render_domain())
+    (FOLDER / f"{folder}{name}").write_text(shape.render_problem())
+    meta = {"scenario": DOMAIN, "domain_file": f"{DOMAIN}/domain.pddl", "problem_file": f"{folder}{name}"}
+    return {"prompt": "Plan.", "response": "(a b0)", "meta": meta}
+
+
+def run_split(params: PlanningParams, *files: tuple[str, list[Line]]) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Run the stage on files; returns what was kept and, for the first file, reasons by line number."""
+    for name, lines in files:
+        write_lines(FOLDER / name, lines)
+    split.run(params)
+    folder = Path("results/split")
+    kept = [row for side in ("train", "validation", "test", "held_out") for row in read_rows(folder / f"{side}.jsonl")]
+    quarantined = read_rows(folder / "quarantine.jsonl")
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["lines"] == sum(len(lines) for _, lines in files) == len(kept) + len(quarantined)
+    return kept, {row["line"]: row["reason"] for row in quarantined if row["file"] == files[0][0]}
+
+
+def test_files_outside_of_the_folder_and_things_that_are_no_files_are_not_read(params: PlanningParams) -> None:
+    good = write_problem("good.pddl")
+    Path("secret.pddl").write_text(Shape().render_problem())
+    folder = FOLDER / DOMAIN
+    (folder / "link.pddl").symlink_to(Path("secret.pddl").resolve())
+    (folder / "circle.pddl").symlink_to("circle.pddl")
+    (folder / "device.pddl").symlink_to("/dev/zero")
+    (folder / "up").symlink_to("../../..")
+    os.mkfifo(folder / "pipe.pddl")
+    outside = ["../../../secret.pddl", str(Path("secret.pddl").resolve()), "/dev/zero", f"{DOMAIN}/link.pddl"]
+    outside += [f"{DOMAIN}/device.pddl", f"{DOMAIN}/up/secret.pddl", f"{DOMAIN}/../../../secret.pddl"]
+    missing = [f"{DOMAIN}/pipe.pddl", f"{DOMAIN}/circle.pddl", DOMAIN, "a\0b", "x" * 10_000]
+    lines = [good | {"meta": good["meta"] | {"problem_file": name}} for name in (*outside, *missing)]
+    kept, reasons = run_split(params, ("all.jsonl", [good, *lines]))
+    assert len(kept) == 1
+    for number, name in enumerate(outside, 2):
+        assert reasons[number].startswith("missing file: ")
+        assert reasons[number].endswith(" is outside the data root"), name
+    for number, name in enumerate(missing, 2 + len(outside)):
+        assert reasons[number].startswith("missing file: "), name
+
+
+def test_odd_file_names_are_names(params: PlanningParams) -> None:
+    lines = [write_problem(name, count) for count, name in enumerate(ODD_NAMES, 1)]
+    kept, reasons = run_split(params, ("a\n'$(b)\".jsonl", [*lines]))
+    assert not reasons
+    assert {row["meta"]["problem_file"] for row in kept} == {f"{DOMAIN}/{name}" for name in ODD_NAMES}
+    assert not Path("x").exists()
+
+
+def test_encodings_and_numbers(params: PlanningParams) -> None:
+    good = [json.dumps(write_problem(f"p{count}.pddl", count)).encode() for count in range(1, 6)]
+    nested = b"[" * 100_000 + b"]" * 100_000
+    lines: list[Line] = [
+        b"\xef\xbb\xbf" + good[0],  # a byte order mark
+        good[1] + b"\r",
+        good[2].replace(b'"prompt"', b'"score": NaN, "other": [Infinity, -Infinity, 1e999], "prompt"'),
+        good[3].replace(b'"prompt"', b'"id": "../../x", "id": "<script>", "prompt"'),
+        good[4].replace(b"Plan.", b"Pl\\u0000an. \\ud83d\\ude00"),
+        good[0],
+        good[1].replace(b'"prompt"', b'"other": "\\udc00", "prompt"'),
+        good[1].replace(b"Plan.", b"\\ud800"),
+        good[1].replace(b"Plan.", b"Pl\0an."),
+        good[1].replace(b'"prompt"', b'"other": ' + nested + b', "prompt"'),
+        good[1].replace(b'"prompt"', b'"other": ' + b"9" * 5000 + b', "prompt"'),
+        "é".encode("utf-16"),
+    ]
+    kept, reasons = run_split(params, ("all.jsonl", lines))
+    assert len(kept) == 5
+    assert len({row["id"] for row in kept} & {"../../x", "<script>"}) == 0  # ids are the split's own
+    starts = [
+        "duplicate: a renaming of all.jsonl:1",
+        "bad JSON: half of a surrogate pair",
+        "bad JSON: half of a surrogate pair",
+    ]
+    starts += ["bad JSON", "bad JSON: nested too deeply", "bad JSON", "not UTF-8"]
+    assert list(reasons) == list(range(6, 13))
+    for reason, start in zip(reasons.values(), starts, strict=True):
+        assert reason.startswith(start)
+
+
+def test_a_line_of_100_mb_is_not_held_in_memory(params: PlanningParams) -> None:
+    good = [write_problem("a.pddl", 1), write_problem("b.pddl", 2)]
+    huge = json.dumps(good[0] | {"prompt": "x" * 100_000_000}).encode()
+    write_lines(FOLDER / "all.jsonl", [good[0], huge, good[1]])
+    del huge
+    tracemalloc.start()
+    split.run(params)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    row = read_rows(Path("results/split/quarantine.jsonl"))[0]
+    assert (row["line"], row["reason"]) == (2, "too long: more than 16 MiB")
+    assert json.loads(Path("results/split/metrics.json").read_text())["lines"] == 3
+    assert peak < 100_000_000
+
+
+def test_a_reason_does_not_repeat_the_file(params: PlanningParams) -> None:
+    word = "x" * 1_000_000
+    good, bad = write_problem("good.pddl"), write_problem("bad.pddl", Shape(goal=f"({word})"))
+    kept, reasons = run_split(params, ("all.jsonl", [good, bad, good | {"meta": good["meta"] | {"scenario": word}}]))
+    assert len(kept) == 1
+    assert reasons[2].startswith(f"bad PDDL: {DOMAIN}/bad.pddl:4: unknown predicate")
+    assert reasons[3].startswith("unknown domain")
+    assert max(map(len, reasons.values())) < 3000
+
+
+def test_a_verifier_that_fails_on_every_line_is_broken(
+    params: PlanningParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "Validate"
+    broken.write_text("#!/bin/sh\necho nonsense\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("VAL_BINARY", str(broken))
+    with pytest.raises(VerifierError, match="nonsense"):
+        run_split(params, ("all.jsonl", [write_problem("good.pddl")]))
+
+
+def test_a_file_name_is_no_formula_in_the_table_of_difficulty(params: PlanningParams) -> None:
+    lines: list[Line] = [write_problem(f"=p{count}.pddl", count, folder="") for count in range(1, 20)]
+    run_split(params, ("all.jsonl", lines))
+    score.run(params)
+    with Path("results/score/difficulty.csv").open(newline="") as table:
+        names = [row["problem_file"] for row in csv.DictReader(table)]
+    assert len(names) == 19
+    assert all(name.startswith("'=") for name in names)
