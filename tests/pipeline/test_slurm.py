@@ -72,7 +72,9 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
     wait_for(lambda: list_checkpoints(project, "grpo"), bool, second)
     (trained,) = cluster.list_jobs("RUNNING", "rule_train")
     cluster.run("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true")
-    wait_for(lambda: cluster.show_job(trained)["Restarts"], lambda restarts: restarts == "1", second)
+    wait_for(
+        lambda: cluster.show_job(trained), lambda job: (job["Restarts"], job["JobState"]) == ("1", "PENDING"), second
+    )
     (checkpoint,) = list_checkpoints(project, "grpo")
     cluster.run("scontrol", "update", f"JobId={trained}", "StartTime=now")  # Slurm's pause before the restart
     output = second.communicate()[0]

@@ -40,6 +40,7 @@ def is_slurm_job() -> bool:
 
 def wait_for_slurm() -> None:
     """Wait until Slurm, which has sent SIGTERM, kills the job: then it requeues a preempted one."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("waiting for Slurm, which cancels or requeues the job", flush=True)
     time.sleep(SLURM_WAIT)
 
