@@ -60,8 +60,13 @@ COMMANDS = {
     "snakemake": "snakemake --cores 2 results/predictions/grpo-10-3407.json",
     "dvc": "dvc repro evaluate@grpo-10-3407",
     "sft": "dvc repro --single-item sft@10-3407",
+    "snakemake-sft": "snakemake --cores 2 results/models/sft-10-3407",
 }
-VICTIMS = {"snakemake": ("all", "snakemake", "dvc", "stage"), "dvc": ("all", "dvc", "stage"), "sft": ("dvc", "stage")}
+VICTIMS = {
+    "snakemake": ("all", "snakemake", "dvc", "stage"),
+    "dvc": ("all", "dvc", "stage"),
+    "sft": ("dvc", "stage"),
+}  # of a campaign
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 RUN_S = 900  # any run takes less
 
@@ -71,10 +76,12 @@ class Trial:
     command: str
     victim: str
     number: signal.Signals
-    delay: float  # seconds from the victim's start; from the command's start for `all`
+    delay: float  # seconds
+    since: str = ""  # from this process's start, `dvc` or `stage`; else from the command's
 
     def __str__(self) -> str:
-        return f"{self.command}, {self.number.name} to {self.victim} after {self.delay:.1f} s"
+        since = f" of {self.since}" if self.since else ""
+        return f"{self.command}, {self.number.name} to {self.victim} after {self.delay:.1f} s{since}"
 
 
 class Campaign:
@@ -145,7 +152,7 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
     rng, counts = Random(seed), defaultdict[tuple[str, str, str], list[int]](lambda: [0, 0])
     with tempfile.TemporaryDirectory() as temporary:
         campaign = Campaign(folder or Path(temporary))
-        for command in COMMANDS:
+        for command in VICTIMS:
             campaign.measure(command)
         for trial in tqdm(draw_trials(rng, trials, campaign.seconds), total=trials, unit="kill"):
             faults = campaign.run(trial)
@@ -162,13 +169,14 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
 
 def draw_trials(rng: Random, count: int, seconds: dict[str, float]) -> Iterator[Trial]:
     """Every combination equally often, in random order, at random moments of the command's run."""
-    kinds = [(command, victim, number) for command in COMMANDS for victim, number in product(VICTIMS[command], SIGNALS)]
+    kinds = [(command, victim, number) for command in VICTIMS for victim, number in product(VICTIMS[command], SIGNALS)]
     order: list[tuple[str, str, signal.Signals]] = []
     while len(order) < count:
         order += rng.sample(kinds, len(kinds))
     for command, victim, number in order[:count]:
-        share = rng.random() * (0.9 if victim in ("all", command) else 0.15)  # one stage lasts a part of the run
-        yield Trial(command, victim, number, share * seconds[command])
+        since = "" if victim in ("all", command) else victim
+        share = rng.random() * (0.15 if since else 0.9)  # one stage lasts a part of the run
+        yield Trial(command, victim, number, share * seconds[command], since)
 
 
 def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
@@ -186,20 +194,21 @@ def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
 
 def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial) -> list[psutil.Process]:
     """The processes to signal, after the trial's delay; none where the command ends before."""
-    if trial.victim in ("all", trial.command):
-        time.sleep(trial.delay)
-    while process.poll() is None:
-        try:
-            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            victims = tree if trial.victim == "all" else [one for one in tree if is_victim(one, trial.victim)]
-        except psutil.NoSuchProcess:
-            continue
-        if victims:
-            if trial.victim not in ("all", trial.command):
-                time.sleep(trial.delay)
-            return victims
+    while trial.since and process.poll() is None and not find_victims(process, trial.since):
         time.sleep(0.05)
-    return []
+    time.sleep(trial.delay)
+    return find_victims(process, trial.victim)
+
+
+def find_victims(process: subprocess.Popen[bytes], victim: str) -> list[psutil.Process]:
+    """Of a command and what it started: all, or Snakemake, DVC or the stages."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if victim == "all" or is_victim(each, victim):
+                    found.append(each)
+    return found
 
 
 def is_victim(process: psutil.Process, victim: str) -> bool:

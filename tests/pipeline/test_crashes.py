@@ -1,0 +1,49 @@
+"""Kills at chosen moments; `python benchmarks/crashes.py` draws many at random."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import crashes
+from crashes import Campaign, Trial
+
+FIRST_CHECKPOINT = 6.0  # seconds from the stage's start, about
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """With SFT alone, through Snakemake and through DVC."""
+    campaign = Campaign(tmp_path_factory.mktemp("campaign"))
+    for command in ("snakemake-sft", "sft"):
+        campaign.measure(command)
+    return campaign
+
+
+@pytest.mark.parametrize(
+    ("command", "victim", "number"),
+    [
+        ("snakemake-sft", "snakemake", signal.SIGKILL),
+        ("snakemake-sft", "all", signal.SIGTERM),
+        ("snakemake-sft", "dvc", signal.SIGKILL),
+        ("sft", "dvc", signal.SIGTERM),
+        ("sft", "stage", signal.SIGKILL),
+        ("sft", "stage", signal.SIGTERM),
+    ],
+)
+def test_one_rerun_after_a_kill_gives_the_hashes_of_a_whole_run(
+    campaign: Campaign, command: str, victim: str, number: signal.Signals
+) -> None:
+    assert not campaign.run(Trial(command, victim, number, FIRST_CHECKPOINT, since="stage"))
+
+
+def test_a_process_that_outlives_its_run_is_reported(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        process = crashes.start("sleep 60", tmp_path, log)
+    assert [found.pid for found in crashes.find_processes(tmp_path)] == [process.pid]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not crashes.find_processes(tmp_path)
