@@ -8,20 +8,20 @@ PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends
 
-.PHONY: report test test-unsloth test-slurm lint docs locks sbom clean base adapter pretrained
+.PHONY: report test test-integration test-unsloth lint docs locks sbom clean base adapter pretrained
 
 report: .venv/ready
 	snakemake --cores $(CORES)
 	@echo "Open results/report.html"
 
-test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints .venv/remotes .venv/sbom
+test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv/4bit .venv/endpoints .venv/sbom
 	pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
 	.venv-gpu/bin/python -m pytest tests/training/test_unsloth.py
 
-test-slurm: .venv/slurm ## the pipeline on a Slurm of one node; as root, on Debian it is installed
-	pytest -rs tests/pipeline/test_slurm.py
+test-integration: .venv/remotes .venv/slurm ## a real Slurm, real remote stores
+	pytest -m integration -n $(CORES) --dist loadfile
 
 lint: .venv/ready
 	ruff check
@@ -86,8 +86,9 @@ clean:
 	$(PIP) -r requirements-endpoints.lock
 	touch .venv/endpoints
 
-.venv/remotes: requirements-remotes.lock .venv/ready ## the extra `remotes`, and an S3 server for tests
+.venv/remotes: requirements-remotes.lock .venv/ready ## the extra `remotes`, and servers of S3 and SSH for tests
 	$(PIP) -r requirements-remotes.lock
+	test -x /usr/sbin/sshd || $(APT) openssh-server; } || echo "No SSH server could be installed: its tests will be skipped."
 	touch .venv/remotes
 
 .venv/sbom: requirements-sbom.lock .venv/ready ## the extra `sbom`

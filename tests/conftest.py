@@ -25,7 +25,7 @@ LONGEST = (
     "test_training.py",
     "test_browser.py",
     "test_ray.py",
-    "test_sharing.py",
+    "test_crashes.py",
 )
 
 

@@ -20,6 +20,8 @@ from remote_stores import Store, find_missing, serve
 from result_trees import build_prediction, write_prediction_file
 from support import ROOT, merge_values
 
+pytestmark = pytest.mark.integration
+
 SMALL = """
 dataset_sizes: [20]
 ablations: {run: []}

@@ -17,7 +17,7 @@ from project import Project
 from slurm_cluster import PATH, SlurmCluster, find_missing
 
 MISSING = find_missing() or ("" if find_spec("snakemake_executor_plugin_slurm") else "the extra `slurm` is missing")
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING}; make test-slurm installs what is needed")
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 PARAMS = """
 dataset_sizes: [10]
