@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,7 +18,7 @@ from planward.core.hashing import hash_fraction
 from planward.core.verdicts import Label
 from planward.pddl.canonical import hash_without_constraints
 from planward.pddl.simulation import verify_plan
-from planward.pretraining.base_model import PackedBatches, ProblemSampler, shuffle_declarations
+from planward.pretraining.base_model import PackedBatches, ProblemSampler, pretrain, shuffle_declarations
 from planward.pretraining.config import BaseModelConfig, load_base_config
 from planward.pretraining.network import IGNORED_LABEL, BaseModelNetwork, ComposedEmbedding
 from planward.pretraining.optimizer import MuonWithAdamW
@@ -29,6 +30,7 @@ from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, find_p
 from planward.tasks.planning.lexicon import build_lexicon
 from planward.tasks.planning.prompt import render_compact_problem
 from support import ROOT
+from training_runs import KillAfter, Killed, StepRecorder, are_equal
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +186,43 @@ def test_optimizer_continues_from_its_state(network: BaseModelNetwork, tokens: l
     second = build_optimizer(copied)
     second.load_state_dict(deepcopy(first.state_dict()))
     assert train(network, first, 2) == train(copied, second, 2)
+
+
+@pytest.fixture
+def tiny(params: BaseModelConfig) -> BaseModelConfig:
+    """Two phases of four steps; the network is small and not compiled."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "layers": 1, "heads": 2, "batch_tokens": 512}
+    phases = [phase.model_copy(update={"steps": 4}) for phase in params.phases]
+    return params.model_copy(update={**sizes, "compile": False, "save_steps": 2, "phases": phases})
+
+
+def test_the_base_model_resumes_to_the_same_weights(
+    tiny: BaseModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.set_num_threads(1)
+    straight, _ = pretrain(tiny, tmp_path / "straight")
+    for step in (3, 1, 3):  # phase 0; phase 1 before its first checkpoint, then after it
+        with pytest.raises(Killed):
+            pretrain(tiny, tmp_path / "resumed", [KillAfter(step)])
+    assert sorted(path.parts[-2][:7] + path.name for path in tmp_path.glob("resumed/*/checkpoint-*")) == [
+        "phase-0checkpoint-4",
+        "phase-1checkpoint-2",
+    ]
+    for weights in tmp_path.glob("resumed/phase-1-*/checkpoint-2/model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-1])
+    resumed, _ = pretrain(tiny, tmp_path / "resumed")
+    assert "model.safetensors has" in capsys.readouterr().out
+    assert are_equal(straight.state_dict(), resumed.state_dict())
+
+
+def test_the_base_model_of_other_settings_starts_anew(tiny: BaseModelConfig, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    one_phase = tiny.model_copy(update={"phases": tiny.phases[:1]})
+    with pytest.raises(Killed):
+        pretrain(one_phase, tmp_path, [KillAfter(3)])
+    recorder = StepRecorder()
+    pretrain(one_phase.model_copy(update={"adam_beta2": 0.9}), tmp_path, [recorder])
+    assert recorder.steps == [1, 2, 3, 4]
+    resumed = StepRecorder()
+    pretrain(one_phase.model_copy(update={"save_steps": 1}), tmp_path, [resumed])
+    assert resumed.steps == [3, 4]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from planward.selectors.beams import Beam, QueryBeams
 from planward.selectors.config import SelectorsConfig
@@ -172,6 +173,24 @@ def test_a_checkpoint_of_other_inputs_is_ignored(build_config: BuildConfig, tmp_
         train("sft", resumed, groups, config, tmp_path, seed=seed)
         assert are_same(copy_weights(fresh), copy_weights(resumed))
         assert not are_same(copy_weights(fresh), copy_weights(pointer))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "bit", "foreign"])
+def test_a_damaged_checkpoint_is_set_aside_and_training_starts_anew(
+    build_config: BuildConfig, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, groups = build_config(), build_groups(10)
+    straight, resumed = build_pointer(config), build_pointer(config)
+    history = train("sft", straight, groups, config, tmp_path)
+    file = tmp_path / CHECKPOINT_FILE
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    damaged = {"truncated": content[:-1], "empty": b"", "bit": content, "foreign": save({"weight": torch.ones(3)})}
+    file.write_bytes(damaged[damage])
+    assert train("sft", resumed, groups, config, tmp_path) == history
+    assert are_same(copy_weights(straight), copy_weights(resumed))
+    assert f"warning: {file} is not used" in capsys.readouterr().out
+    assert (tmp_path / f"unusable-{CHECKPOINT_FILE}").read_bytes() == damaged[damage]
 
 
 def test_the_best_epoch_is_kept_and_training_stops_without_a_better_one(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import BaseModel
+
+
+FIX = "fix: free space on its disk, or let this user write there"
+RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # in what safetensors and tokenizers raise
+TORCH_WRITERS = ("inline_container.cc", "PytorchStreamWriter")  # in what torch.save raises, without a reason
 
 
 class CannotWriteError(OSError):
@@ -55,17 +63,31 @@ def replace_atomic(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise CannotWriteError(f"cannot write {path}: {error.strerror}; {FIX}") from error
     try:
-        yield partial
-        partial.replace(path)
-    except BaseException as error:
+        with name_write_errors(path, partial):
+            yield partial
+            partial.replace(path)
+    except BaseException:
         with suppress(OSError):
             partial.unlink()
-        is_ours = isinstance(error, OSError) and error.filename in (None, str(partial))
-        if is_ours and not isinstance(error, CannotWriteError):
-            raise _cannot_write(path, error) from error
         raise
+
+
+@contextmanager
+def name_write_errors(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Raise CannotWriteError, with path and reason, where Python or a library cannot write a file or folder.
+
+    Args:
+        written: what is written in place of `path`, if not `path` itself.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = _find_reason(error, written or path)
+        if reason is None:
+            raise
+        raise CannotWriteError(f"cannot write {path}: {reason}; {FIX}") from error
 
 
 class _NamedFileIO(io.FileIO):
@@ -78,5 +100,13 @@ class _NamedFileIO(io.FileIO):
             raise OSError(error.errno, error.strerror, str(self.name)) from None
 
 
-def _cannot_write(path: Path, error: BaseException) -> CannotWriteError:
-    return CannotWriteError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}")
+def _find_reason(error: Exception, path: Path) -> str | None:
+    """Return why `path`, or a file below it, could not be written; None if it is another error."""
+    if isinstance(error, OSError):
+        is_ours = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(path)
+        return (error.strerror or str(error)) if is_ours and not isinstance(error, CannotWriteError) else None
+    if match := RUST_ERROR.search(str(error)):
+        return os.strerror(int(match[1]))
+    if any(name in str(error) for name in TORCH_WRITERS):
+        return f"torch.save failed, with {shutil.disk_usage(path.parent).free} bytes free"
+    return None

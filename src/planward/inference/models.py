@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
+from planward.core.files import name_write_errors
 from planward.core.model_folders import check_model_folder
 from planward.params import ModelConfig
 
@@ -156,7 +157,15 @@ def save_model(network: Any, tokenizer: Any, folder: Path, *, adapter: bool = Fa
 
     Args:
         adapter: write only the LoRA adapter, which names its base; otherwise it is merged and full weights are written.
+
+    Raises:
+        CannotWriteError: the disk is full or the folder is not writable.
     """
+    with name_write_errors(folder):
+        _write_model(network, tokenizer, folder, adapter)
+
+
+def _write_model(network: Any, tokenizer: Any, folder: Path, adapter: bool) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

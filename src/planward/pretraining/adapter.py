@@ -13,13 +13,15 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
-from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from planward.inference import models
 from planward.pretraining.config import AdapterTrainingConfig
+from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint, run_trainer
 
 IGNORED_LABEL = -100  # of a token that is left out of the loss
 Pair = tuple[str, str]  # a prompt and its completion
+PACKAGES = ("inference", "pretraining", "training")  # that the trained weights depend on
 
 
 class AdapterBatches(IterableDataset):  # type: ignore[type-arg]
@@ -75,12 +77,16 @@ class AdapterTrainer(Trainer):
 
 
 def train_adapter(
-    sources: Sequence[Sequence[Pair]], words: Sequence[str], config: AdapterTrainingConfig, checkpoints: Path
+    sources: Sequence[Sequence[Pair]],
+    words: Sequence[str],
+    config: AdapterTrainingConfig,
+    checkpoints: Path,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> tuple[Any, PreTrainedTokenizerFast]:
     """Train an adapter on `config.base`; return the network with the adapter, and the tokenizer with the words.
 
-    The embeddings of words that the base lacks are trained too and belong to the adapter. Resumes from the newest
-    checkpoint in `checkpoints`.
+    The embeddings of words that the base lacks are trained too and belong to the adapter. An interrupted run resumes
+    from its last checkpoint, below `checkpoints`.
 
     Args:
         sources: pairs of prompt and completion; a sequence holds pairs of one source.
@@ -99,8 +105,11 @@ def train_adapter(
         task_type="CAUSAL_LM",
     )
     network = get_peft_model(base, lora)
+    settings = config.model_dump(exclude={"save_steps", "validation"})  # these change no weights
+    folder = checkpoints / compute_fingerprint(settings, (), (sources, words), config.base, 1, PACKAGES)
+    checkpoint, journal = restore_checkpoint(folder)
     arguments = TrainingArguments(
-        output_dir=str(checkpoints),
+        output_dir=str(folder),
         max_steps=config.steps,
         per_device_train_batch_size=1,  # the dataset yields whole batches
         learning_rate=config.learning_rate,
@@ -108,7 +117,6 @@ def train_adapter(
         warmup_ratio=config.warmup_ratio,
         max_grad_norm=1.0,
         save_steps=config.save_steps,
-        save_total_limit=1,
         logging_steps=20,
         dataloader_pin_memory=False,
         report_to=[],
@@ -116,8 +124,11 @@ def train_adapter(
         use_cpu=not torch.cuda.is_available(),
     )
     batches = AdapterBatches(sources, tokenizer, config)
-    trainer = AdapterTrainer(network, arguments, train_dataset=batches, data_collator=_unwrap_batch)
-    trainer.train(resume_from_checkpoint=any(checkpoints.glob("checkpoint-*")))
+    callbacks = [CheckpointCallback(folder, journal), *callbacks]
+    trainer = AdapterTrainer(
+        network, arguments, train_dataset=batches, data_collator=_unwrap_batch, callbacks=callbacks
+    )
+    run_trainer(trainer, folder, checkpoint)
     return network, tokenizer
 
 

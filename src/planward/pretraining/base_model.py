@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from planward.core.hashing import hash_fraction
 from planward.core.prompts import END
@@ -37,9 +45,11 @@ from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, load_g
 from planward.tasks.planning.domains.instances import render_atom
 from planward.tasks.planning.neutral import name_domain, name_objects, render_domain, render_problem
 from planward.tasks.planning.prompt import render_compact_problem
+from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint, run_trainer
 
 NUM_PROBLEMS = 12  # of a domain with neutral symbols
 SEEDS_PER_PHASE = 1000
+PACKAGES = ("core", "inference", "pddl", "pretraining", "tasks", "training")  # that the trained weights depend on
 NUM_LENGTHS = 4  # every so many batches, one has long sequences
 _NUMBER = re.compile(r"\d+")
 T = TypeVar("T")
@@ -227,14 +237,22 @@ def build_network(params: BaseModelConfig, tokens: Sequence[str]) -> BaseModelNe
     return BaseModelNetwork(config, [*SPECIAL, *tokens], compiled=params.compile)
 
 
-def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Train the base model from scratch, phase by phase; resumes from the newest checkpoints below `checkpoints`."""
+def pretrain(
+    params: BaseModelConfig, checkpoints: Path, callbacks: Sequence[TrainerCallback] = ()
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Train the base model from scratch, phase by phase.
+
+    An interrupted run resumes from its last checkpoint of each phase, below `checkpoints`.
+    """
     set_seed(params.seed)
+    settings = params.model_dump(exclude={"save_steps", "validation"})  # these change no weights
+    fingerprint = compute_fingerprint(settings, (), (), None, 1, PACKAGES)
     tokens = build_vocabulary()
     tokenizer = build_tokenizer(tokens, 2 * params.long_sequence)
     network = build_network(params, tokens)
     for number, phase in enumerate(params.phases):
-        folder = checkpoints / f"phase-{number}"
+        folder = checkpoints / f"phase-{number}-{fingerprint}"
+        checkpoint, journal = restore_checkpoint(folder)
         arguments = TrainingArguments(
             output_dir=str(folder),
             max_steps=phase.steps,
@@ -243,7 +261,6 @@ def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausal
             warmup_ratio=params.warmup_ratio,
             max_grad_norm=1.0,
             save_steps=params.save_steps,
-            save_total_limit=1,
             logging_steps=20,
             dataloader_num_workers=1,
             dataloader_pin_memory=False,
@@ -264,8 +281,9 @@ def pretrain(params: BaseModelConfig, checkpoints: Path) -> tuple[LlamaForCausal
             train_dataset=PackedBatches(params, number, tokenizer),
             data_collator=_unwrap_batch,
             optimizers=(optimizer, None),
+            callbacks=[CheckpointCallback(folder, journal), *callbacks],
         )
-        trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
+        run_trainer(trainer, folder, checkpoint)
     return network.build_model(), tokenizer
 
 

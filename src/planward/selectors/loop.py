@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save, save_file
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
@@ -208,19 +208,32 @@ class _Training:
         tensors |= {f"best/{name}": tensor for name, tensor in self.best_weights.items()}
         for number, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{number}/{name}": tensor for name, tensor in moments.items()}
-        log = {"history": asdict(self.history), "state": self.objective.state}
+        log = json.dumps({"history": asdict(self.history), "state": self.objective.state})
+        metadata = {"fingerprint": fingerprint, "log": log, "digest": _compute_digest(log, tensors)}
         with replace_atomic(path) as partial:
-            save_file(tensors, partial, {"fingerprint": fingerprint, "log": json.dumps(log)})
+            save_file(tensors, partial, metadata)
 
     def load_checkpoint(self, path: Path, fingerprint: str) -> None:
-        """Restore what `save_checkpoint` wrote, if the file exists and its inputs were the same."""
+        """Restore what `save_checkpoint` wrote, if the file exists and its inputs were the same.
+
+        A file with other content is set aside, as `unusable-checkpoint.safetensors`. There is none before it to go on
+        from: training takes minutes, and starts again.
+        """
         if not path.exists():
             return
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("fingerprint") != fingerprint:
-                return
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            is_intact = metadata.get("digest") == _compute_digest(metadata.get("log", ""), tensors)
+        except SafetensorError:
+            is_intact = False
+        if not is_intact:
+            aside = path.replace(path.with_name(f"unusable-{path.name}"))
+            print(f"warning: {path} is not used: it is damaged, or of others; it is now {aside.name}", flush=True)
+            return
+        if metadata["fingerprint"] != fingerprint:
+            return
         log = json.loads(metadata["log"])
         self.history, self.objective.state = History(**log["history"]), log["state"]
         self.pointer.load_state_dict(_select_prefix(tensors, "weights"))
@@ -267,6 +280,13 @@ def _log(loggers: Sequence[RunLogger], table: str, number: int, row: Row) -> Non
 
 def _epoch_seed(seed: int, method: Method, epoch: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {method} {epoch}".encode()).digest()[:8], "big", signed=True)
+
+
+def _compute_digest(log: str, tensors: Weights) -> str:
+    """Return a digest of a checkpoint's content."""
+    digest = hashlib.sha256(log.encode())
+    digest.update(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+    return digest.hexdigest()
 
 
 def _select_prefix(tensors: Weights, prefix: str) -> Weights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from planward.core import paths
-from planward.core.files import write_json
+from planward.core.files import name_write_errors, write_json
 from planward.pretraining.config import load_base_config
 
 FOLDER = paths.MODELS / "base"
@@ -18,8 +18,9 @@ def run() -> None:
 
     config, checkpoints = load_base_config(paths.MODELS / "params.yaml"), paths.CHECKPOINTS / "base"
     model, tokenizer = pretrain(config, checkpoints)
-    model.save_pretrained(FOLDER)
-    tokenizer.save_pretrained(FOLDER)
+    with name_write_errors(FOLDER):
+        model.save_pretrained(FOLDER)
+        tokenizer.save_pretrained(FOLDER)
     metrics = {
         "parameters": model.num_parameters(),
         "training_tokens": sum(phase.steps for phase in config.phases) * config.batch_tokens,

@@ -1,9 +1,14 @@
-"""Resuming interrupted runs: checkpoints with a journal of what the trainer itself does not save."""
+"""Resuming interrupted runs: checkpoints with a journal of what the trainer itself does not save.
+
+The journal is written last and has a digest of every file, so checkpoints that were interrupted, damaged or copied from
+another run are recognised. They are set aside, and the run goes on from the one before.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,17 +19,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 import planward
-from planward.core.files import write_json
+from planward.core.files import name_write_errors, write_json
 from planward.core.records import Record
 from planward.training.termination import Terminated, Termination
 
 JOURNAL = "journal.json"
+NUM_KEPT = 2  # checkpoints: the newest, and one to go on from should it be damaged
+UNUSABLE = "unusable-"  # prefix of a checkpoint that was set aside
+BLOCK_SIZE = 2**20  # bytes that are read at once for a digest
 # Packages that a trained model depends on.
 PACKAGES = ("core", "curriculum", "evaluation", "inference", "pddl", "tasks", "training", "val")
+
+
+class UnusableCheckpoint(Exception):
+    """A run cannot go on from a checkpoint; the message says why."""
 
 
 @dataclass
@@ -39,17 +54,22 @@ class Journal:
 def compute_fingerprint(
     settings: Mapping[str, Any],
     records: Iterable[Record],
-    schedule: Iterable[Mapping[str, Any]],
-    model: str,
+    data: Iterable[Any],
+    model: str | None,
     processes: int,
+    packages: tuple[str, ...] = PACKAGES,
 ) -> str:
-    """Return 16 hexadecimal digits over everything that a resumed run must share, Planward's code included."""
-    digest = hashlib.sha256(compute_code_digest())
-    parts: list[Any] = [settings, [record.model_dump() for record in records], list(schedule), processes]
+    """Return 16 hexadecimal digits over everything that a resumed run must share, Planward's code included.
+
+    Args:
+        data: what else is trained on, as JSON: the schedule, say.
+        model: folder of the initial weights, if there are any.
+        packages: those of Planward that the trained weights depend on.
+    """
+    digest = hashlib.sha256(compute_code_digest(packages))
+    parts: list[Any] = [settings, [record.model_dump() for record in records], list(data), processes, model]
     digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
-    folder = Path(model)
-    digest.update(model.encode())
-    for file in sorted(folder.iterdir()) if folder.is_dir() else []:
+    for file in sorted(Path(model).iterdir()) if model and Path(model).is_dir() else []:
         if file.is_file():
             digest.update(file.name.encode())
             with file.open("rb") as stream:
@@ -58,69 +78,109 @@ def compute_fingerprint(
 
 
 @cache
-def compute_code_digest() -> bytes:
-    """Return a digest of the source files and prompt templates of `PACKAGES`, and of the trainers' versions."""
+def compute_code_digest(packages: tuple[str, ...] = PACKAGES) -> bytes:
+    """Return a digest of the source files and prompt templates of `packages`, and of the trainers' versions."""
     digest = hashlib.sha256("".join(map(version, ("torch", "transformers", "trl", "peft"))).encode())
     root = Path(planward.__file__).parent
-    for package in PACKAGES:
+    for package in packages:
         for file in sorted(chain((root / package).rglob("*.py"), (root / package).rglob("*.jinja"))):
             digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return digest.digest()
 
 
 def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path | None, Journal]:
-    """Return the newest complete checkpoint of up to `max_steps` and its journal; (None, empty) if there is none.
+    """Return the newest usable checkpoint of up to `max_steps` and its journal; (None, empty) if there is none.
 
-    All other checkpoints, and the files beside them that the journal does not name, are deleted. The journal is written
-    last and lists every file with its size, so a checkpoint that was interrupted while saving is recognised.
+    Newer ones that cannot be used are set aside, as `unusable-checkpoint-STEP`, and named. All other checkpoints, and
+    the files beside them that the journal does not name, are deleted.
     """
-    state = PartialState()
     restored: tuple[Path | None, Journal] = (None, Journal())
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_parse_step, reverse=True):
-        journal = _read_journal(checkpoint)
-        if journal is not None and (max_steps is None or _parse_step(checkpoint) <= max_steps):
-            restored = checkpoint, journal
-            break
-    state.wait_for_everyone()
-    if state.is_main_process:
-        _delete_others(folder, *restored)
-    state.wait_for_everyone()
+    if PartialState().is_main_process:
+        for checkpoint in sorted(folder.glob("checkpoint-*"), key=_parse_step, reverse=True):
+            if max_steps is not None and _parse_step(checkpoint) > max_steps:
+                continue
+            try:
+                restored = checkpoint, _read_journal(checkpoint)
+                break
+            except UnusableCheckpoint as error:
+                _set_aside(checkpoint, error)
+        _delete_others(folder, {restored[0]: restored[1].files})
+    [restored] = broadcast_object_list([restored])
     return restored
 
 
-class CheckpointCallback(TrainerCallback):
-    """Writes the journal into each checkpoint; then deletes older ones, and files that the journal no longer names.
+def run_trainer(trainer: Any, folder: Path, checkpoint: Path | None) -> None:
+    """Run a trainer whose checkpoints are in `folder`, from one of them or from the start.
 
-    After SIGTERM it has a checkpoint written at the end of the step, and raises Terminated.
+    Raises:
+        CannotWriteError: the disk is full or `folder` is not writable; a half-written checkpoint is deleted.
+    """
+    is_endless = isinstance(trainer.train_dataset, IterableDataset)
+    if checkpoint and is_endless and _parse_step(checkpoint) == trainer.args.max_steps:
+        trainer._load_from_checkpoint(str(checkpoint))  # train() would add a step
+        return
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except Exception:
+        for path in folder.glob("checkpoint-*"):
+            if PartialState().is_main_process and not (path / JOURNAL).exists():
+                try:
+                    with name_write_errors(path):
+                        raise
+                finally:
+                    shutil.rmtree(path)
+        raise
+
+
+class CheckpointCallback(TrainerCallback):
+    """Writes the journal into each checkpoint, and deletes older ones and files that their journals do not name.
+
+    The newest `NUM_KEPT` stay; all but the last are deleted before another one is written, and at the end. So there
+    are never more than `NUM_KEPT`, and always a complete one. After SIGTERM the callback has a checkpoint written at
+    the end of the step, and raises Terminated.
     """
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder = folder
         self.journal = journal
         self.termination = Termination()
+        # The files beside each complete checkpoint; restore_checkpoint leaves one at most.
+        self.saved: dict[Path | None, list[str]] = {path: list(journal.files) for path in folder.glob("checkpoint-*")}
 
     def on_train_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
         self.termination.watch()
 
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
         self.termination.stop_watching()
+        self._keep(1)
+        if PartialState().is_main_process:
+            for path in self.folder.glob(f"{UNUSABLE}*"):
+                _delete(path)
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
         if _is_any(self.termination.is_requested):
             self.termination.is_requested = control.should_save = True
+        if control.should_save:
+            self._keep(NUM_KEPT - 1)
 
     def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         processes = PartialState()
         processes.wait_for_everyone()  # every process writes its own random state
         checkpoint = self.folder / f"checkpoint-{state.global_step}"
         if processes.is_main_process:
-            sizes = _list_sizes(checkpoint, self.journal)
-            write_json(checkpoint / JOURNAL, {"files": sizes, "journal": asdict(self.journal)})
-            _delete_others(self.folder, checkpoint, self.journal)
+            _write_journal(checkpoint, self.journal)
+        self.saved[checkpoint] = list(self.journal.files)
+        self._keep(NUM_KEPT)
         if self.termination.is_requested:
             self.termination.stop_watching()
             processes.wait_for_everyone()
             raise Terminated(f"ended by SIGTERM after step {state.global_step}; the same command goes on from there")
+
+    def _keep(self, count: int) -> None:
+        """Delete all but the newest `count` checkpoints."""
+        self.saved = dict(list(self.saved.items())[-count:])
+        if self.saved and PartialState().is_main_process:
+            _delete_others(self.folder, self.saved | {None: self.journal.files})
 
 
 def _is_any(value: bool) -> bool:
@@ -134,30 +194,88 @@ def _is_any(value: bool) -> bool:
 
 
 def _parse_step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+    """Return a checkpoint's step; -1 if its name has none."""
+    match = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return int(match[1]) if match else -1
 
 
-def _delete_others(folder: Path, checkpoint: Path | None, journal: Journal) -> None:
-    """Delete everything in `folder` but the checkpoint and the files that the journal names."""
+def _set_aside(checkpoint: Path, reason: UnusableCheckpoint) -> None:
+    """Rename a checkpoint, in place of one that was set aside before, and say why."""
+    aside = checkpoint.with_name(UNUSABLE + checkpoint.name)
+    _delete(aside)
+    checkpoint.rename(aside)
+    print(f"warning: {checkpoint} is not used: {reason}; it is now {aside.name}, until the run is finished", flush=True)
+
+
+def _delete_others(folder: Path, files_by_checkpoint: Mapping[Path | None, Iterable[str]]) -> None:
+    """Delete everything in `folder` but these checkpoints, the files that they need, and what was set aside."""
+    files = set(chain.from_iterable(files_by_checkpoint.values()))
     for path in folder.glob("*"):
-        if path.is_dir() and path != checkpoint:
-            shutil.rmtree(path)
-        elif path.is_file() and path.name not in journal.files:
-            path.unlink()
+        is_file = path.is_file() and path.name in files
+        if not is_file and path not in files_by_checkpoint and not path.name.startswith(UNUSABLE):
+            _delete(path)
 
 
-def _list_sizes(checkpoint: Path, journal: Journal) -> dict[str, int]:
-    files = [file for file in checkpoint.rglob("*") if file.is_file() and not file.name.startswith(JOURNAL)]
-    sizes = {str(file.relative_to(checkpoint)): file.stat().st_size for file in files}
-    beside = {f"../{name}": checkpoint.with_name(name) for name in journal.files}
-    return sizes | {name: file.stat().st_size for name, file in beside.items() if file.exists()}
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def _read_journal(checkpoint: Path) -> Journal | None:
-    """Return a checkpoint's journal; None if the checkpoint or a file that the journal names is incomplete."""
+def _write_journal(checkpoint: Path, journal: Journal) -> None:
+    names = [*_list_files(checkpoint), *(f"../{name}" for name in journal.files)]
+    digests = {name: _compute_digest(checkpoint / name) for name in names}
+    content = {"checkpoint": _identify(checkpoint), "files": digests, "journal": asdict(journal)}
+    write_json(checkpoint / JOURNAL, content | {"digest": _digest_content(content)})
+
+
+def _read_journal(checkpoint: Path) -> Journal:
+    """Return a checkpoint's journal; raises UnusableCheckpoint if a file is not what the run wrote."""
     file = checkpoint / JOURNAL
-    if not file.exists():
-        return None
-    saved = json.loads(file.read_text(encoding="utf-8"))
-    journal = Journal(**saved["journal"])
-    return journal if saved["files"] == _list_sizes(checkpoint, journal) else None
+    try:
+        content = json.loads(file.read_bytes())
+        is_intact = content.pop("digest") == _digest_content(content)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnusableCheckpoint(f"it has no {JOURNAL}, so writing it was interrupted, or others wrote it") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        is_intact = False
+    if not is_intact:
+        raise UnusableCheckpoint(f"{file} is damaged")
+    if content["checkpoint"] != _identify(checkpoint):
+        raise UnusableCheckpoint(f"it is a copy of {content['checkpoint']}")
+    if unknown := sorted(set(_list_files(checkpoint)) - content["files"].keys()):
+        raise UnusableCheckpoint(f"{checkpoint / unknown[0]} is none of its files")
+    for name, digest in content["files"].items():
+        path = checkpoint / name
+        if not path.is_file():
+            raise UnusableCheckpoint(f"{path} is missing")
+        size, was = path.stat().st_size, int(digest.partition(":")[0])
+        if size != was:
+            raise UnusableCheckpoint(f"{path} has {size} bytes, not {was}")
+        if _compute_digest(path) != digest:
+            raise UnusableCheckpoint(f"{path} is damaged")
+    return Journal(**content["journal"])
+
+
+def _identify(checkpoint: Path) -> str:
+    """Return the run's folder, which has its fingerprint, and the step."""
+    return f"{checkpoint.parent.name}/{checkpoint.name}"
+
+
+def _list_files(checkpoint: Path) -> list[str]:
+    files = (file for file in checkpoint.rglob("*") if file.is_file() and not file.name.startswith(JOURNAL))
+    return sorted(str(file.relative_to(checkpoint)) for file in files)
+
+
+def _compute_digest(file: Path) -> str:
+    """Return a file's size and XXH3 digest, four times as fast as SHA-256: it guards against damage, not attacks."""
+    digest, block = xxhash.xxh3_128(), bytearray(BLOCK_SIZE)
+    with file.open("rb") as stream:
+        while count := stream.readinto(block):
+            digest.update(memoryview(block)[:count])
+    return f"{file.stat().st_size}:{digest.hexdigest()}"
+
+
+def _digest_content(content: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())

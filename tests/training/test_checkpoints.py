@@ -1,0 +1,199 @@
+"""Checkpoints that are damaged or of another run are set aside, and a run goes on from the one before."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+import letters
+from planward.inference import models
+from planward.pretraining import adapter
+from planward.pretraining.config import AdapterTrainingConfig
+from planward.training.checkpoints import JOURNAL, restore_checkpoint
+from training_runs import KillAfter, Killed, StepRecorder, are_equal, load_weights, read_files, run_grpo, run_sft
+
+pytestmark = pytest.mark.usefixtures("project_root")
+
+PARAMS = letters.build_params(sft={"epochs": 3, "save_steps": 2}, grpo={"steps": 6, "save_steps": 2})
+ADAPTER = AdapterTrainingConfig.model_validate(
+    {
+        "base": "base",
+        "seed": 1,
+        "steps": 6,
+        "batch_size": 4,
+        "examples": 3,
+        "learning_rate": 3e-2,
+        "warmup_ratio": 0.0,
+        "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "all-linear", "merge": False},
+        "save_steps": 2,
+        "validation": 1,
+    }
+)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def flip_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def flip_number(file: Path) -> None:
+    """Leave JSON that can be read."""
+    content = json.loads(file.read_text())
+    content["journal"]["curves"][0]["step"] ^= 1
+    file.write_text(json.dumps(content))
+
+
+def add_file(file: Path) -> None:
+    file.with_name("adapter_model.safetensors").write_bytes(b"of somebody else")
+
+
+def list_checkpoints() -> list[str]:
+    (folder,) = Path(".checkpoints").iterdir()
+    return sorted(path.name for path in folder.glob("*checkpoint*"))
+
+
+@pytest.fixture(scope="module")
+def killed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run `straight`, and checkpoints of the run `resumed`, which was killed."""
+    folder = tmp_path_factory.mktemp("killed")
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        letters.write_base(folder / "base")
+        run_sft("straight", PARAMS)
+        with pytest.raises(Killed):
+            run_sft("resumed", PARAMS, [KillAfter(5)])
+        assert list_checkpoints() == ["checkpoint-2", "checkpoint-4"]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"),
+    [
+        ("model.safetensors", truncate, r"model.safetensors has \d+ bytes, not \d+;"),
+        ("optimizer.pt", empty, r"optimizer.pt has 0 bytes, not \d+;"),
+        ("model.safetensors", flip_bit, "model.safetensors is damaged;"),
+        ("rng_state.pth", Path.unlink, "rng_state.pth is missing;"),
+        ("trainer_state.json", add_file, "adapter_model.safetensors is none of its files;"),
+        (JOURNAL, Path.unlink, f"it has no {JOURNAL},"),
+        (JOURNAL, empty, f"{JOURNAL} is damaged;"),
+        (JOURNAL, truncate, f"{JOURNAL} is damaged;"),
+        (JOURNAL, flip_number, f"{JOURNAL} is damaged;"),
+    ],
+)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+    name: str,
+    damage: Callable[[Path], object],
+    reason: str,
+    killed_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(killed_run, tmp_path, dirs_exist_ok=True)
+    (checkpoint,) = Path(".checkpoints").glob("*/checkpoint-4")
+    damage(checkpoint / name)
+    restored, journal = restore_checkpoint(checkpoint.parent)
+    assert restored == checkpoint.with_name("checkpoint-2")
+    assert max(row["step"] for row in journal.curves) == 1
+    assert list_checkpoints() == ["checkpoint-2", "unusable-checkpoint-4"]
+    [warning] = capsys.readouterr().out.splitlines()
+    assert re.match(rf"warning: {checkpoint} is not used: .*{reason}", warning)
+
+
+def test_a_run_that_skips_a_damaged_checkpoint_equals_an_uninterrupted_one(killed_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed_run, tmp_path, dirs_exist_ok=True)
+    (checkpoint,) = Path(".checkpoints").glob("*/checkpoint-4")
+    flip_bit(checkpoint / "optimizer.pt")
+    recorder = StepRecorder()
+    run_sft("resumed", PARAMS, [recorder])
+    assert recorder.steps[0] == 3
+    assert are_equal(load_weights("straight"), load_weights("resumed"))
+    assert read_files("training/straight") == read_files("training/resumed")
+    assert not list(Path(".checkpoints").iterdir())
+
+
+def test_a_checkpoint_of_another_run_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    straight = run_grpo("straight", PARAMS)
+    with pytest.raises(Killed):
+        run_grpo("other", PARAMS.model_copy(update={"seed": 1}), callbacks=[KillAfter(5)])
+    (other,) = Path(".checkpoints").iterdir()
+    with pytest.raises(Killed):
+        run_grpo("resumed", PARAMS, callbacks=[KillAfter(3)])
+    (folder,) = set(Path(".checkpoints").iterdir()) - {other}
+    shutil.copytree(other / "checkpoint-4", folder / "checkpoint-4")
+    shutil.copytree(folder / "checkpoint-2", folder / "checkpoint-5")
+    (folder / "checkpoint-best").mkdir()
+    recorder = StepRecorder()
+    assert run_grpo("resumed", PARAMS, callbacks=[recorder]) == straight
+    assert recorder.steps == [3, 4, 5, 6]
+    assert are_equal(load_weights("straight"), load_weights("resumed"))
+    output = capsys.readouterr().out
+    assert f"checkpoint-4 is not used: it is a copy of {other.name}/checkpoint-4;" in output
+    assert f"checkpoint-5 is not used: it is a copy of {folder.name}/checkpoint-2;" in output
+
+
+def test_two_checkpoints_are_kept_with_the_files_that_they_need() -> None:
+    with pytest.raises(Killed):
+        run_grpo("model", PARAMS, callbacks=[KillAfter(5)])
+    assert list_checkpoints() == ["checkpoint-2", "checkpoint-4"]
+    (folder,) = Path(".checkpoints").iterdir()
+    (folder / "rollouts-000003.parquet").unlink()
+    checkpoint, journal = restore_checkpoint(folder)
+    assert checkpoint == folder / "checkpoint-2"
+    assert sorted(file.name for file in folder.glob("*.parquet")) == journal.files
+    assert len(journal.files) == 2
+
+
+def train_adapter(name: str, config: AdapterTrainingConfig, *callbacks: TrainerCallback) -> None:
+    pairs = [(f"copy {word}", ("plus", "minus")[index % 2]) for index, word in enumerate(letters.LETTERS)]
+    network, tokenizer = adapter.train_adapter(
+        [pairs], ["plus", "minus"], config, Path(".checkpoints", "letters"), callbacks
+    )
+    models.save_model(network, tokenizer, Path(name), adapter=True)
+
+
+@pytest.mark.parametrize(("kill_after", "first"), [(3, 3), (5, 5)])
+def test_an_adapter_resumes_to_the_same_weights(kill_after: int, first: int) -> None:
+    train_adapter("straight", ADAPTER)
+    shutil.rmtree(".checkpoints")  # as the stage does
+    with pytest.raises(Killed):
+        train_adapter("resumed", ADAPTER, KillAfter(kill_after))
+    recorder = StepRecorder()
+    train_adapter("resumed", ADAPTER, recorder)
+    assert recorder.steps == list(range(first, 7))
+    assert read_files("straight") == read_files("resumed")
+
+
+def test_an_adapter_that_was_killed_at_its_end_resumes_without_a_step() -> None:
+    train_adapter("straight", ADAPTER)  # its checkpoints stay, as the stage deletes them
+    recorder = StepRecorder()
+    train_adapter("resumed", ADAPTER, recorder)
+    assert recorder.steps == []
+    assert read_files("straight") == read_files("resumed")
+
+
+def test_an_adapter_of_other_settings_starts_anew() -> None:
+    changed, recorder = ADAPTER.model_copy(update={"learning_rate": 1e-2}), StepRecorder()
+    with pytest.raises(Killed):
+        train_adapter("model", ADAPTER, KillAfter(5))
+    train_adapter("model", changed, recorder)
+    assert recorder.steps[0] == 1
+    shutil.rmtree(".checkpoints")
+    train_adapter("straight", changed)
+    assert read_files("straight") == read_files("model")
