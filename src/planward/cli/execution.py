@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from planward.cli.parameters import ParametersChanged, find_pipeline, guard_parameters
 from planward.cli.processes import StageIsRunning, end_with_parent, is_slurm_job, lock_stage, wait_for_slurm
 from planward.core import paths
 from planward.core.files import write_json
@@ -24,7 +25,16 @@ from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimitError
 from planward.training.termination import EXIT_STATUS, Terminated
 
-EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, StageIsRunning, VerifierError, ValueError, OSError)
+EXPECTED_ERRORS = (
+    ParametersChanged,
+    ParamsError,
+    PddlError,
+    SearchLimitError,
+    StageIsRunning,
+    VerifierError,
+    ValueError,
+    OSError,
+)
 LOCKS = Path(".locks")  # of the stages that run
 
 
@@ -51,9 +61,10 @@ def run_stage(
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes
     with report_errors(), lock_stage(LOCKS / f"{track or task}-{stage}") if is_first else nullcontext():
         start = time.perf_counter()
-        params = load_params(task)
-        check_stage(Stage(stage, track or task, run), params)
-        function(params)
+        with guard_parameters(find_pipeline(track or task)) if is_first else nullcontext():
+            params = load_params(task)
+            check_stage(Stage(stage, track or task, run), params)
+            function(params)
         if is_first:
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
             measured: dict[str, Any] = {

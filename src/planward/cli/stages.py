@@ -9,6 +9,7 @@ import typer
 
 from planward.cli.execution import format_stage, limit_threads, report_errors, run_stage
 from planward.cli.options import Address, Engine, EngineName, Seed, Size, TaskName, Variant
+from planward.cli.parameters import MODELS_PIPELINE, find_pipeline, guard_parameters
 from planward.core.registry import load_params
 from planward.core.runs import Run
 from planward.params import Params
@@ -82,7 +83,7 @@ def start(size: Size, seed: Seed, task: TaskName = "planning") -> None:
     """List the weights that GRPO starts from (grpo.from) by content, so that it depends on them."""
     from planward.stages import start as stage
 
-    with report_errors():
+    with report_errors(), guard_parameters(find_pipeline(task)):
         stage.run(load_params(task), Run("grpo", size, seed))
 
 
@@ -141,7 +142,7 @@ def track(name: Annotated[str, typer.Argument(help="One of `tracks` in params.ya
     """List the results of another track by content, so that the report depends on them."""
     from planward.stages import track as stage
 
-    with report_errors():
+    with report_errors(), guard_parameters(find_pipeline("planning")):
         stage.run(name)
 
 
@@ -149,7 +150,7 @@ def report() -> None:
     """Write results/report.html."""
     from planward.stages import report as stage
 
-    with report_errors():
+    with report_errors(), guard_parameters(find_pipeline("planning")):
         stage.run(load_params())
 
 
@@ -158,7 +159,7 @@ def base() -> None:
     from planward.stages import base as stage
 
     limit_threads()
-    with report_errors():
+    with report_errors(), guard_parameters(MODELS_PIPELINE):
         stage.run()
 
 
@@ -167,7 +168,7 @@ def adapter(task: TaskName) -> None:
     from planward.stages import adapter as stage
 
     limit_threads()
-    with report_errors():
+    with report_errors(), guard_parameters(MODELS_PIPELINE):
         stage.run(load_params(task))
 
 

@@ -14,7 +14,6 @@ from typing import IO, Any
 
 from pydantic import BaseModel
 
-
 FIX = "fix: free space on its disk, or let this user write there"
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # in what safetensors and tokenizers raise
 TORCH_WRITERS = ("inline_container.cc", "PytorchStreamWriter")  # in what torch.save raises, without a reason

@@ -33,7 +33,13 @@ from planward.inference import models
 from planward.loggers import check_installed, open_loggers
 from planward.params import Params
 from planward.training.batching import Batching, init_processes
-from planward.training.checkpoints import CheckpointCallback, Journal, compute_fingerprint, restore_checkpoint, run_trainer
+from planward.training.checkpoints import (
+    CheckpointCallback,
+    Journal,
+    compute_fingerprint,
+    restore_checkpoint,
+    run_trainer,
+)
 from planward.training.curves import CurveLogger, replace_progress_bar
 from planward.training.generation import build_generation_arguments, check_generation
 from planward.training.lengths import list_long_references, measure_lengths, print_lengths

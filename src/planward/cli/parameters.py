@@ -1,0 +1,101 @@
+"""Parameters while a stage runs: DVC records those that are in their files when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from planward.cli.processes import DVC_VARIABLE
+from planward.core import paths
+
+MODELS_PIPELINE = paths.MODELS / "dvc.yaml"
+
+
+class ParametersChanged(Exception):
+    """Parameters of a stage were edited while it ran; the message names them."""
+
+
+@contextmanager
+def guard_parameters(pipeline: Path) -> Iterator[None]:
+    """Fail after the block if parameters that DVC records for the stage are no longer those that it started with.
+
+    Without DVC nothing is recorded, and nothing is checked.
+
+    Args:
+        pipeline: the dvc.yaml of the stage that DVC runs.
+
+    Raises:
+        ParametersChanged: see above; DVC then records nothing, and runs the stage again.
+    """
+    stage = os.environ.get(DVC_VARIABLE, "").rpartition(":")[2]
+    before = _read_files() if stage else {}
+    yield
+    after = _read_files() if stage else {}
+    edited = {file for file in before if before[file] != after.get(file)}
+    if not edited:
+        return
+    names = ", ".join(_list_changes(pipeline, stage, edited, before, after))
+    if names:
+        raise ParametersChanged(
+            f"{names} changed while {stage} ran, so its outputs are of other values than DVC would record; "
+            "fix: run it again, after undoing the change if the old values are wanted"
+        )
+
+
+def find_pipeline(track: str) -> Path:
+    """Return the dvc.yaml of a task or track: beside its parameters."""
+    return paths.params_file(track).with_name("dvc.yaml")
+
+
+def _read_files() -> dict[Path, bytes]:
+    files = [*map(paths.params_file, paths.list_tracks()), paths.MODELS / "params.yaml"]
+    return {file: file.read_bytes() for file in files if file.exists()}
+
+
+def _list_changes(
+    pipeline: Path, stage: str, edited: set[Path], before: dict[Path, bytes], after: dict[Path, bytes]
+) -> Iterator[str]:
+    """Yield what DVC records for a stage and is no longer what it was: keys, or whole files."""
+    from dvc.dependency import ParamsDependency
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo() as repo:
+            deps = repo.stage.load_one(str(pipeline), stage).deps
+    except DvcException:  # the files name no such stage any more, or are no YAML
+        yield from sorted(map(str, edited))
+        return
+    for dep in deps:
+        file = Path(os.path.relpath(dep.fs_path))
+        if file in edited:
+            keys = dep.params if isinstance(dep, ParamsDependency) else []
+            old, new = _parse(before[file]), _parse(after.get(file, b""))
+            yield from (f"{file}: {key}" for key in keys if _look_up(old, key) != _look_up(new, key))
+            if not keys:
+                yield str(file)
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(content)
+    except (YAMLError, UnicodeDecodeError):
+        return None
+
+
+def _look_up(document: Any, key: str) -> Any:
+    """Return the value of a dotted key, `dataset_sizes.0`; None if there is none."""
+
+    def descend(value: Any, part: str) -> Any:
+        if isinstance(value, list) and part.isdigit():
+            return value[int(part)] if int(part) < len(value) else None
+        return value.get(part) if isinstance(value, dict) else None
+
+    return reduce(descend, key.split("."), document)

@@ -1,0 +1,113 @@
+"""Parameters that are edited while DVC runs a stage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support import ROOT
+
+STAGE = """
+import pathlib, time
+import typer
+from planward.cli.execution import run_stage
+
+def run(params):
+    pathlib.Path("started").touch()
+    while not pathlib.Path("edited").exists():
+        time.sleep(0.05)
+    pathlib.Path("out.txt").write_text(str(params.split.test))
+
+typer.run(lambda: run_stage("compare", run))
+"""
+PIPELINE = {
+    "stages": {
+        "compare": {
+            "cmd": f"{sys.executable} stage.py",
+            "params": ["seed", "split.test", "dataset_sizes.0"],
+            "outs": ["out.txt"],
+        }
+    }
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of one stage, which waits until the file `edited` is there."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    Path("stage.py").write_text(STAGE)
+    Path("dvc.yaml").write_text(yaml.safe_dump(PIPELINE))
+    subprocess.run(["dvc", "init", "--no-scm", "--quiet"], check=True)
+    return tmp_path
+
+
+def repro(*replacements: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `dvc repro` and edit params.yaml while its stage runs."""
+    for name in ("started", "edited"):
+        Path(name).unlink(missing_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.Popen(
+        ["dvc", "repro"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    while not Path("started").exists() and done.poll() is None:
+        time.sleep(0.05)
+    text = Path("params.yaml").read_text()
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    Path("params.yaml").write_text(text)
+    Path("edited").touch()
+    output, _ = done.communicate()
+    return subprocess.CompletedProcess(done.args, done.returncode, output)
+
+
+def read_recorded() -> dict[str, object]:
+    recorded: dict[str, object] = yaml.safe_load(Path("dvc.lock").read_text())["stages"]["compare"]["params"][
+        "params.yaml"
+    ]
+    return recorded
+
+
+@pytest.mark.usefixtures("project")
+def test_a_stage_whose_parameters_change_while_it_runs_fails_and_runs_again() -> None:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    share = params["split"]["test"]
+    old, new = f"\n  test: {share}", f"\n  test: {share / 2}"
+    done = repro((old, new))
+    assert done.returncode != 0
+    assert "ParametersChanged: params.yaml: split.test changed while compare ran" in done.stdout
+    assert "exited with 2" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not Path("dvc.lock").exists()  # nothing is recorded
+
+    assert repro((new, old), (old, new)).returncode == 0  # the same values again
+    assert Path("out.txt").read_text() == str(share / 2)
+    assert read_recorded() == {
+        "seed": params["seed"],
+        "split.test": share / 2,
+        "dataset_sizes.0": params["dataset_sizes"][0],
+    }
+
+
+@pytest.mark.usefixtures("project")
+def test_a_stage_records_its_values_where_other_parameters_change() -> None:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    sizes = f"dataset_sizes: {params['dataset_sizes']}"
+    assert repro((sizes, f"{sizes.removesuffix(']')}, 77]"), ("\nseed:", "\n# a comment\nseed:")).returncode == 0
+    assert read_recorded()["seed"] == params["seed"]
+
+
+@pytest.mark.usefixtures("project")
+def test_parameters_that_cannot_be_read_when_a_stage_ends_are_named() -> None:
+    done = repro(("\nseed:", "\nseed: ["))
+    assert done.returncode != 0
+    assert "ParametersChanged: params.yaml changed while compare ran" in done.stdout
+    assert not Path("dvc.lock").exists()
