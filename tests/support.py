@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from planward.core.registry import load_params
 
@@ -38,3 +43,18 @@ def write_lines(path: Path, lines: Iterable[dict[str, Any] | bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     path.write_bytes(b"".join(line + b"\n" for line in raw))
+
+
+@contextmanager
+def mount(folder: str, options: str) -> Iterator[None]:
+    """A small file system in memory; skips the test where it cannot be mounted."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode
+    ):
+        pytest.skip("needs root, to mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)

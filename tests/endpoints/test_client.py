@@ -13,11 +13,13 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra `endpoints`")
 
 from endpoint_server import Reply, Server, serve_replies
-from planward.endpoints.answers import AnswerFile
+from planward.core.files import CannotWriteError
+from planward.endpoints.answers import Answer, AnswerFile
 from planward.endpoints.client import EndpointError, complete
 from planward.endpoints.requests import CompletionRequest, build_request
 from planward.inference.models import BackendError
 from planward.params import AccessConfig, EndpointConfig
+from support import mount
 
 KEY = "sk-never-shown-4711"
 
@@ -63,6 +65,32 @@ def test_torn_last_line_is_asked_for_again(path: Path) -> None:
     path.write_text("no answer\n")
     with pytest.raises(ValueError, match=r"answers\.jsonl: line 1 is no answer"):
         AnswerFile(path)
+
+
+def test_an_answer_that_does_not_fit_is_named_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = Answer(
+        digest="", completion="x" * 3000, finish_reason="stop", prompt_tokens=1, completion_tokens=1, time=""
+    )
+
+    def append_answers(path: Path, count: int) -> None:
+        with AnswerFile(path) as answers:
+            for number in range(count):
+                answers.append(answer.model_copy(update={"digest": str(number)}))
+
+    with mount("answers", "size=8k"):
+        path = Path("answers/here.jsonl")
+        with pytest.raises(CannotWriteError, match=f"cannot write {path}: No space left on device"):
+            append_answers(path, 9)
+        subprocess.run(["mount", "-o", "remount,size=64k", "answers"], check=True)
+        with AnswerFile(path) as answers:
+            assert len(answers) == 2
+            assert "1" in answers
+            answers.append(answer)
+        with AnswerFile(path) as answers:
+            assert len(answers) == 3
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from endpoint_server import serve_replies
 from planward.cli import app
 from planward.tasks.planning.config import PlanningParams
-from support import ROOT, write_lines
+from support import ROOT, mount, write_lines
 
 BASE = ("evaluate", "--method", "base")
 SFT = ("sft", "--size", "8", "--seed", "5")
@@ -82,21 +82,6 @@ def reserve_port() -> Iterator[str]:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{unused.getsockname()[1]}"
-
-
-@contextmanager
-def mount(folder: str, options: str) -> Iterator[None]:
-    """A small file system in memory; skips the test where it cannot be mounted."""
-    Path(folder).mkdir(parents=True)
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode
-    ):
-        pytest.skip("needs root, to mount a file system")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.mark.usefixtures("write_params")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import torch
 from transformers import TrainerCallback
 
 import letters
+from planward.core.files import CannotWriteError
 from planward.inference import models
 from planward.pretraining import adapter
 from planward.pretraining.config import AdapterTrainingConfig
 from planward.training.checkpoints import JOURNAL, restore_checkpoint
+from support import mount
 from training_runs import KillAfter, Killed, StepRecorder, are_equal, load_weights, read_files, run_grpo, run_sft
 
 pytestmark = pytest.mark.usefixtures("project_root")
@@ -158,6 +161,45 @@ def test_two_checkpoints_are_kept_with_the_files_that_they_need() -> None:
     assert checkpoint == folder / "checkpoint-2"
     assert sorted(file.name for file in folder.glob("*.parquet")) == journal.files
     assert len(journal.files) == 2
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(file: str, killed_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed_run, tmp_path, dirs_exist_ok=True)
+    (checkpoint,) = Path(".checkpoints").glob("*/checkpoint-2")
+    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
+    space = sum(sizes.values()) + sizes["model.safetensors"] // 2
+    if file == "optimizer.pt":
+        space += sizes["model.safetensors"]
+    shutil.rmtree(".checkpoints")
+    with mount(".checkpoints", f"size={space}"):
+        with pytest.raises(CannotWriteError, match=r"cannot write \.checkpoints/sft-.*/checkpoint-4: .*; fix: free"):
+            run_sft("resumed", PARAMS)
+        assert list_checkpoints() == ["checkpoint-2"]
+        subprocess.run(["mount", "-o", "remount,size=100m", ".checkpoints"], check=True)
+        recorder = StepRecorder()
+        run_sft("resumed", PARAMS, [recorder])
+        assert recorder.steps[0] == 3
+        assert are_equal(load_weights("straight"), load_weights("resumed"))
+        assert read_files("training/straight") == read_files("training/resumed")
+
+
+def test_curves_that_do_not_fit_name_their_folder() -> None:
+    with (
+        mount("training", "size=12k"),
+        pytest.raises(CannotWriteError, match=r"^cannot write training/model: No space left on device; fix: "),
+    ):
+        run_sft("model", PARAMS)
+
+
+def test_weights_that_do_not_fit_name_their_folder() -> None:
+    network, tokenizer = models.load_model(PARAMS.model, "base", 40, 0)
+    for options, reason in (("size=64k", "No space left on device"), ("ro", "Read-only file system")):
+        with (
+            mount("results", options),
+            pytest.raises(CannotWriteError, match=f"^cannot write results/model: {reason}; fix: free space"),
+        ):
+            models.save_model(network, tokenizer, Path("results/model"))
 
 
 def train_adapter(name: str, config: AdapterTrainingConfig, *callbacks: TrainerCallback) -> None:

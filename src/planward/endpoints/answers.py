@@ -8,6 +8,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from planward.core.files import name_write_errors
+
 
 class Answer(BaseModel):
     """An endpoint's answer to one request."""
@@ -33,6 +35,7 @@ class AnswerFile:
 
     Raises:
         ValueError: a line is no answer; the message names it.
+        CannotWriteError: the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +52,8 @@ class AnswerFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with name_write_errors(self.path):
+            self._file.close()
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._answers
@@ -61,8 +65,9 @@ class AnswerFile:
         return len(self._answers)
 
     def append(self, answer: Answer) -> None:
-        self._file.write(answer.model_dump_json().encode() + b"\n")
-        self._file.flush()
+        with name_write_errors(self.path):
+            self._file.write(answer.model_dump_json().encode() + b"\n")
+            self._file.flush()
         self._add(answer)
 
     def _add(self, answer: Answer) -> None:

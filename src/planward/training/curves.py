@@ -13,7 +13,7 @@ from dvclive.plots.metric import Metric
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from planward.core.files import write_json
+from planward.core.files import name_write_errors, write_json
 from planward.loggers import RunLogger
 from planward.training.checkpoints import Journal
 
@@ -83,11 +83,12 @@ class CurveLogger(TrainerCallback):
         if self.live is None:
             return
         self.live.step = row["step"]
-        for name, value in row.items():
-            if name != "step":
-                self.live._metrics.setdefault(name, _Curve(name, self.live.dir))
-                self.live.log_metric(name, value)
-        self.live.make_summary()
+        with name_write_errors(Path(self.live.dir)):
+            for name, value in row.items():
+                if name != "step":
+                    self.live._metrics.setdefault(name, _Curve(name, self.live.dir))
+                    self.live.log_metric(name, value)
+            self.live.make_summary()
 
 
 class ProgressBar(ProgressCallback):
