@@ -49,7 +49,7 @@ def list_folder_faults(folder: Path) -> list[str]:
 
 
 def compute_disk_use(stage: Stage, params: Params, parameters: int) -> DiskUse:
-    """Compute what training writes: its model, and checkpoints with Adam's moments, a new one before the last one goes.
+    """Compute what training writes: its model, and checkpoints with Adam's moments, of which two are kept.
 
     Adapters are small, and count as nothing. What is there already of the run, and is replaced, is subtracted.
     """
