@@ -234,6 +234,30 @@ def test_empty_bucket_is_filled_from_the_nearest_with_one_warning(
     assert compute_wanted_share("hard", schedule) == pytest.approx(0.05 * 0.3 + 0.2 * 0.4 + 0.4 * 0.3, abs=0.02)
 
 
+def test_metrics_and_columns_of_a_schedule() -> None:
+    slots = [
+        Slot(0, 0, "a", "ferry", "easy", "easy"),
+        Slot(0, 1, "b", "spanner", "medium", "hard"),
+        Slot(1, 0, "a", "ferry", "easy", "medium"),
+        Slot(1, 1, "c", "spanner", "easy", "easy"),
+        Slot(2, 0, "d", "ferry", "hard", "hard"),
+    ]
+    assert compute_schedule_metrics(slots) == {
+        "prompts": 5,
+        "distinct_problems": 4,
+        "fallback_rate": 0.4,
+        "share": {"easy": 0.6, "medium": 0.2, "hard": 0.2},
+    }
+    assert build_schedule_columns(slots) == {
+        "step": [0, 0, 1, 1, 2],
+        "slot": [0, 1, 0, 1, 0],
+        "id": ["a", "b", "a", "c", "d"],
+        "domain": ["ferry", "spanner", "ferry", "spanner", "ferry"],
+        "bucket": ["easy", "medium", "easy", "easy", "hard"],
+        "wanted_bucket": ["easy", "hard", "medium", "easy", "hard"],
+    }
+
+
 def compute_wanted_share(bucket: str, schedule: list[Slot]) -> float:
     """Return the share of prompts for which the curriculum asked for a bucket."""
     return sum(s.wanted_bucket == bucket for s in schedule) / len(schedule)

@@ -122,6 +122,7 @@ def test_violation_counts_at_the_last_step_before_its_state() -> None:
     violated = [f"{TRAJECTORY} 1", "Condition failed"]
     assert parse(together, start(1), *violated, start(6), FAILED, temporal=True).failing_step == 2
     assert parse(together, start(1), start(6), *violated, start(9), FAILED, temporal=True).failing_step == 2
+    assert parse(TWO, *violated, start(1), FAILED).failing_step == 1  # in the initial state
     at_once = build_plan("0: (light)", "1: (go a b) [5]")
     assert parse(at_once, f"{TRAJECTORY} 0", "Condition failed", start(0), FAILED, temporal=True).failing_step == 1
 
