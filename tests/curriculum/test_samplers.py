@@ -14,7 +14,7 @@ from test_schedule import build_record, build_records
 
 from planward.core.records import Record
 from planward.curriculum.draws import Slot
-from planward.curriculum.samplers import AdaptiveSampler, GroupResult
+from planward.curriculum.samplers import AdaptiveSampler, FixedSampler, GroupResult, build_sampler
 from planward.curriculum.schedule import build_schedule
 from planward.params import BUCKETS, Params, ParamsError, PhaseConfig, validate_section
 from planward.tasks.planning.config import PlanningParams
@@ -228,6 +228,45 @@ def test_domain_may_have_its_own_phases(build_params: Callable[..., Params]) -> 
         ValueError, match="curriculum_by_domain: no domain fery in the training set; it has blocksworld, ferry"
     ):
         build_schedule(records, phases, 20, 12, 1, by_domain={"fery": by_domain["ferry"]})
+
+
+def test_schedule_is_followed_step_by_step_to_its_end(build_params: Callable[..., Params]) -> None:
+    records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
+    params = build_params(steps=3)
+    schedule = build_schedule(records, params.curriculum, 3, 12, 1)
+    sampler = build_sampler(schedule, records, params)
+    assert isinstance(sampler, FixedSampler)
+    for step in range(3):
+        assert sampler.slots == schedule[12 * step : 12 * step + 12]
+        assert sampler.slots[0].step == step
+        assert sampler.compute_metrics() == {}
+        sampler.update([])
+    assert sampler.slots == []
+    assert isinstance(build_sampler(schedule, records, build_params(curriculum=True)), AdaptiveSampler)
+
+
+def test_curves_are_those_of_the_rules_that_are_on(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (2, 1, 1), "ferry": (2, 1, 1)})
+    params = build_params(batch_size=4, curriculum=True, domain_weights=True, dynamic_sampling=True)
+    sampler = AdaptiveSampler(records, params)
+    weights = {"weight/blocksworld": 0.5, "weight/ferry": 0.5}
+    assert sampler.compute_metrics() == {"phase/blocksworld": 0, "phase/ferry": 0, **weights, "lost_turns": 0}
+    only = AdaptiveSampler(records, build_params(batch_size=4, dynamic_sampling=True))
+    assert only.compute_metrics() == {"lost_turns": 0}
+
+
+def test_weights_by_hand(build_params: Callable[..., Params]) -> None:
+    """Recent success is 4 of 4 and 2 of 4; p is (s + 1) / (n + 2), the weight p (1 - p)."""
+    records = build_records({"blocksworld": (2, 1, 1), "ferry": (2, 1, 1)})
+    params = build_params(batch_size=2, domain_weights=True, floor=0.2, window=1)
+    sampler = AdaptiveSampler(records, params)
+    assert sorted(slot.domain for slot in sampler.slots) == ["blocksworld", "ferry"]
+    sampler.update(build_results(sampler.slots, lambda slot: (4 if slot.domain == "ferry" else 2, True)))
+    ferry, blocksworld = 5 / 6 * 1 / 6, 1 / 2 * 1 / 2
+    total = ferry + blocksworld
+    metrics = sampler.compute_metrics()
+    assert metrics["weight/ferry"] == pytest.approx(0.1 + 0.8 * ferry / total)
+    assert metrics["weight/blocksworld"] == pytest.approx(0.1 + 0.8 * blocksworld / total)
 
 
 def test_unbalanced_sampler_has_one_pool(build_params: Callable[..., Params]) -> None:
