@@ -130,6 +130,8 @@ NUMBERS = st.lists(st.integers(0, len(STATES) - 1), min_size=2, max_size=6)
 ANY, NO_P = join_formulas("or", [build_literal("p", True), build_literal("p", False)]), build_literal("p", False)
 P_OR_Q = join_formulas("or", [build_literal("p", True), build_literal("q", True)])
 P_AND_Q = join_formulas("and", [build_literal("p", True), build_literal("q", True)])
+R_AND_S = join_formulas("and", [build_literal("r", True), build_literal("s", True)])
+R_OR_P_AND_Q = join_formulas("or", [build_literal("r", True), P_AND_Q])
 
 
 @settings(max_examples=300)
@@ -141,7 +143,8 @@ P_AND_Q = join_formulas("and", [build_literal("p", True), build_literal("q", Tru
 @example([Constraint("always", (ANY,)), Constraint("sometime", (NO_P,))], [1, 3, 1])  # a tautology
 @example([Constraint("always", (P_OR_Q,))], [1, 2, 3, 2])
 @example([Constraint("always", (join_formulas("or", [NO_P, P_AND_Q]),))], [0, 2, 3, 1])
-@example([Constraint("always", (join_formulas("or", [NO_P, P_AND_Q]),))], [0, 2, 3, 2])
+@example([Constraint("always", (R_OR_P_AND_Q,))], [0b0011, 0b0100, 0b0001, 0b0011])
+@example([Constraint("always", (join_formulas("or", [P_AND_Q, R_AND_S]),))], [0b0011, 0b1100, 0b0101, 0b0011])
 def test_constraints_follow_their_definition(constraints: list[Constraint], numbers: list[int]) -> None:
     states = [STATES[number] for number in numbers]
     outcome = verify_plan(build_problem(states[0], constraints), [f"(to{number})" for number in numbers[1:]])
