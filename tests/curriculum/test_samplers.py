@@ -230,6 +230,24 @@ def test_domain_may_have_its_own_phases(build_params: Callable[..., Params]) -> 
         build_schedule(records, phases, 20, 12, 1, by_domain={"fery": by_domain["ferry"]})
 
 
+def test_no_problem_is_twice_in_a_step(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (5, 1, 1)})
+    params = build_params(steps=30, batch_size=4, dynamic_sampling=True)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    for slots in run_sampler(AdaptiveSampler(records, params), lambda _: (2, True)):
+        assert len({slot.id for slot in slots}) == 4  # though five problems do not share out evenly
+
+
+def test_skipped_problems_are_counted(build_params: Callable[..., Params]) -> None:
+    """No group has spread. Two problems are drawn, then both skipped once, then both drawn again."""
+    records = build_records({"blocksworld": (2, 1, 1)})
+    params = build_params(steps=5, batch_size=1, dynamic_sampling=True, missed_turns=1)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    sampler = AdaptiveSampler(records, params)
+    lost_turns = [sampler.compute_metrics()["lost_turns"] for _ in run_sampler(sampler, lambda _: (4, False))]
+    assert lost_turns == [0, 0, 2, 0, 2]
+
+
 def test_schedule_is_followed_step_by_step_to_its_end(build_params: Callable[..., Params]) -> None:
     records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
     params = build_params(steps=3)
