@@ -248,6 +248,29 @@ def test_skipped_problems_are_counted(build_params: Callable[..., Params]) -> No
     assert lost_turns == [0, 0, 2, 0, 2]
 
 
+def test_problems_with_spread_are_skipped_no_more(build_params: Callable[..., Params]) -> None:
+    """Both problems are skipped once; the first that is drawn again has spread, so only the other is skipped on."""
+    records = build_records({"blocksworld": (2, 1, 1)})
+    params = build_params(steps=20, batch_size=1, dynamic_sampling=True, missed_turns=3)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    sampler = AdaptiveSampler(records, params)
+    steps = run_sampler(sampler, lambda slot: (2, slot.step > 1))
+    assert sum(sampler.compute_metrics()["lost_turns"] for _ in steps) == 1 + 3
+
+
+def test_phases_follow_each_other(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (2, 2, 2)})
+    shares = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+    phases = [
+        PhaseConfig(until=until, easy=easy, medium=medium, hard=hard)
+        for until, (easy, medium, hard) in zip((0.2, 0.4, 1), shares, strict=True)
+    ]
+    params = build_params(steps=8, batch_size=1, curriculum=True, window=2, target=0.5)
+    sampler = AdaptiveSampler(records, params.model_copy(update={"curriculum": phases}))
+    buckets = [slots[0].bucket for slots in run_sampler(sampler, lambda _: (4, True))]
+    assert buckets == ["easy"] * 2 + ["medium"] * 2 + ["hard"] * 4
+
+
 def test_schedule_is_followed_step_by_step_to_its_end(build_params: Callable[..., Params]) -> None:
     records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
     params = build_params(steps=3)
