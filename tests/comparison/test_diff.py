@@ -443,7 +443,7 @@ def build_experiment(name: str, predictions: list[dict[str, Any]], households: i
         for i, key in enumerate(ids if households else [])
     ]
     runs = frame[["method", "dataset_size", "seed"]].drop_duplicates().itertuples(index=False)
-    digests = {Run(str(m), int(n), int(s)): f"{name}-{m}-{n}-{s}" for m, n, s in runs}
+    digests = {Run(str(m), int(n), int(s) if n else 0): f"{name}-{m}-{n}-{s}" for m, n, s in runs}
     revision = Revision(name, None, None, {}, {}, lambda _path, _md5: None)
     return Experiment(revision, frame, digests, {record.id: record for record in records}, {}, {}, [])
 

@@ -14,7 +14,7 @@ from test_schedule import build_record, build_records
 
 from planward.core.records import Record
 from planward.curriculum.draws import Slot
-from planward.curriculum.samplers import AdaptiveSampler, GroupResult
+from planward.curriculum.samplers import AdaptiveSampler, FixedSampler, GroupResult, build_sampler
 from planward.curriculum.schedule import build_schedule
 from planward.params import BUCKETS, Params, ParamsError, PhaseConfig, validate_section
 from planward.tasks.planning.config import PlanningParams
@@ -228,6 +228,86 @@ def test_domain_may_have_its_own_phases(build_params: Callable[..., Params]) -> 
         ValueError, match="curriculum_by_domain: no domain fery in the training set; it has blocksworld, ferry"
     ):
         build_schedule(records, phases, 20, 12, 1, by_domain={"fery": by_domain["ferry"]})
+
+
+def test_no_problem_is_twice_in_a_step(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (5, 1, 1)})
+    params = build_params(steps=30, batch_size=4, dynamic_sampling=True)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    for slots in run_sampler(AdaptiveSampler(records, params), lambda _: (2, True)):
+        assert len({slot.id for slot in slots}) == 4  # though five problems do not share out evenly
+
+
+def test_skipped_problems_are_counted(build_params: Callable[..., Params]) -> None:
+    """No group has spread. Two problems are drawn, then both skipped once, then both drawn again."""
+    records = build_records({"blocksworld": (2, 1, 1)})
+    params = build_params(steps=5, batch_size=1, dynamic_sampling=True, missed_turns=1)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    sampler = AdaptiveSampler(records, params)
+    lost_turns = [sampler.compute_metrics()["lost_turns"] for _ in run_sampler(sampler, lambda _: (4, False))]
+    assert lost_turns == [0, 0, 2, 0, 2]
+
+
+def test_problems_with_spread_are_skipped_no_more(build_params: Callable[..., Params]) -> None:
+    """Both problems are skipped once; the first that is drawn again has spread, so only the other is skipped on."""
+    records = build_records({"blocksworld": (2, 1, 1)})
+    params = build_params(steps=20, batch_size=1, dynamic_sampling=True, missed_turns=3)
+    params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=1, medium=0, hard=0)]})
+    sampler = AdaptiveSampler(records, params)
+    steps = run_sampler(sampler, lambda slot: (2, slot.step > 1))
+    assert sum(sampler.compute_metrics()["lost_turns"] for _ in steps) == 1 + 3
+
+
+def test_phases_follow_each_other(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (2, 2, 2)})
+    shares = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+    phases = [
+        PhaseConfig(until=until, easy=easy, medium=medium, hard=hard)
+        for until, (easy, medium, hard) in zip((0.2, 0.4, 1), shares, strict=True)
+    ]
+    params = build_params(steps=8, batch_size=1, curriculum=True, window=2, target=0.5)
+    sampler = AdaptiveSampler(records, params.model_copy(update={"curriculum": phases}))
+    buckets = [slots[0].bucket for slots in run_sampler(sampler, lambda _: (4, True))]
+    assert buckets == ["easy"] * 2 + ["medium"] * 2 + ["hard"] * 4
+
+
+def test_schedule_is_followed_step_by_step_to_its_end(build_params: Callable[..., Params]) -> None:
+    records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
+    params = build_params(steps=3)
+    schedule = build_schedule(records, params.curriculum, 3, 12, 1)
+    sampler = build_sampler(schedule, records, params)
+    assert isinstance(sampler, FixedSampler)
+    for step in range(3):
+        assert sampler.slots == schedule[12 * step : 12 * step + 12]
+        assert sampler.slots[0].step == step
+        assert sampler.compute_metrics() == {}
+        sampler.update([])
+    assert sampler.slots == []
+    assert isinstance(build_sampler(schedule, records, build_params(curriculum=True)), AdaptiveSampler)
+
+
+def test_curves_are_those_of_the_rules_that_are_on(build_params: Callable[..., Params]) -> None:
+    records = build_records({"blocksworld": (2, 1, 1), "ferry": (2, 1, 1)})
+    params = build_params(batch_size=4, curriculum=True, domain_weights=True, dynamic_sampling=True)
+    sampler = AdaptiveSampler(records, params)
+    weights = {"weight/blocksworld": 0.5, "weight/ferry": 0.5}
+    assert sampler.compute_metrics() == {"phase/blocksworld": 0, "phase/ferry": 0, **weights, "lost_turns": 0}
+    only = AdaptiveSampler(records, build_params(batch_size=4, dynamic_sampling=True))
+    assert only.compute_metrics() == {"lost_turns": 0}
+
+
+def test_weights_by_hand(build_params: Callable[..., Params]) -> None:
+    """Recent success is 4 of 4 and 2 of 4; p is (s + 1) / (n + 2), the weight p (1 - p)."""
+    records = build_records({"blocksworld": (2, 1, 1), "ferry": (2, 1, 1)})
+    params = build_params(batch_size=2, domain_weights=True, floor=0.2, window=1)
+    sampler = AdaptiveSampler(records, params)
+    assert sorted(slot.domain for slot in sampler.slots) == ["blocksworld", "ferry"]
+    sampler.update(build_results(sampler.slots, lambda slot: (4 if slot.domain == "ferry" else 2, True)))
+    ferry, blocksworld = 5 / 6 * 1 / 6, 1 / 2 * 1 / 2
+    total = ferry + blocksworld
+    metrics = sampler.compute_metrics()
+    assert metrics["weight/ferry"] == pytest.approx(0.1 + 0.8 * ferry / total)
+    assert metrics["weight/blocksworld"] == pytest.approx(0.1 + 0.8 * blocksworld / total)
 
 
 def test_unbalanced_sampler_has_one_pool(build_params: Callable[..., Params]) -> None:

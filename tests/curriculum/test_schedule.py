@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planward.core.records import Meta, Record
-from planward.curriculum.buckets import compute_distribution, compute_thresholds
+from planward.curriculum.buckets import Thresholds, compute_distribution, compute_thresholds
 from planward.curriculum.draws import Slot
 from planward.curriculum.schedule import build_schedule, build_schedule_columns, compute_schedule_metrics, find_phase
-from planward.curriculum.training_sets import select_training_set
+from planward.curriculum.training_sets import select_balanced, select_training_set
 from planward.params import BUCKETS, BucketsConfig, Params, PhaseConfig
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.difficulty import parse_difficulty
@@ -60,6 +60,19 @@ def test_distribution_equals_published_values(domain: str) -> None:
     assert row["mean"] == pytest.approx(sum(s * c for s, c in counts.items()) / 500)
 
 
+def test_distribution_by_hand() -> None:
+    assert compute_distribution([4, 1, 2, 10, 8, 5], Thresholds(easy=2, medium=8)) == {
+        "count": 6,
+        "min": 1,
+        "max": 10,
+        "mean": 5,
+        "median": 4.5,
+        "p40": 2,
+        "p80": 8,
+        "buckets": {"easy": 2, "medium": 3, "hard": 1},
+    }
+
+
 @pytest.mark.parametrize(
     ("domain", "name", "score"),
     [
@@ -100,6 +113,26 @@ def test_training_sets_are_balanced_and_nested() -> None:
     for smaller, larger in pairwise(sets):
         assert {r.id for r in smaller} <= {r.id for r in larger}
     assert select_training_set(Random(1).sample(records, len(records)), 20) == sets[2]
+
+
+def test_training_set_may_hold_a_whole_split() -> None:
+    records = build_records({"ferry": (2, 1, 1)})
+    assert [r.id for r in select_training_set(Random(2).sample(records, 4), 4)] == sorted(r.id for r in records)
+    with pytest.raises(ValueError) as error:
+        select_training_set([*records, *build_records({"spanner": (1, 0, 0)})], 8)
+    assert str(error.value) == (
+        "dataset size 8 needs 4 training problems of spanner, but the split has 1; "
+        "fix: add problems of this domain or lower dataset_sizes"
+    )
+
+
+def test_balanced_selection_takes_the_domains_in_turn() -> None:
+    records = build_records({"spanner": (0, 1, 0), "ferry": (2, 1, 0), "blocksworld": (3, 0, 0)})
+    ids = [r.id for r in select_balanced(Random(3).sample(records, len(records)), 6)]
+    first = ["blocksworld-easy-000", "ferry-easy-000", "spanner-medium-000"]
+    assert ids == [*first, "blocksworld-easy-001", "ferry-easy-001", "blocksworld-easy-002"]
+    assert [r.id for r in select_balanced(records, 2)] == first[:2]
+    assert len(select_balanced(records, 99)) == len(records)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +265,30 @@ def test_empty_bucket_is_filled_from_the_nearest_with_one_warning(
     assert compute_schedule_metrics(schedule)["fallback_rate"] == rate > 0
     assert all(s.wanted_bucket == s.bucket for s in schedule if s.domain == "spanner")
     assert compute_wanted_share("hard", schedule) == pytest.approx(0.05 * 0.3 + 0.2 * 0.4 + 0.4 * 0.3, abs=0.02)
+
+
+def test_metrics_and_columns_of_a_schedule() -> None:
+    slots = [
+        Slot(0, 0, "a", "ferry", "easy", "easy"),
+        Slot(0, 1, "b", "spanner", "medium", "hard"),
+        Slot(1, 0, "a", "ferry", "easy", "medium"),
+        Slot(1, 1, "c", "spanner", "easy", "easy"),
+        Slot(2, 0, "d", "ferry", "hard", "hard"),
+    ]
+    assert compute_schedule_metrics(slots) == {
+        "prompts": 5,
+        "distinct_problems": 4,
+        "fallback_rate": 0.4,
+        "share": {"easy": 0.6, "medium": 0.2, "hard": 0.2},
+    }
+    assert build_schedule_columns(slots) == {
+        "step": [0, 0, 1, 1, 2],
+        "slot": [0, 1, 0, 1, 0],
+        "id": ["a", "b", "a", "c", "d"],
+        "domain": ["ferry", "spanner", "ferry", "spanner", "ferry"],
+        "bucket": ["easy", "medium", "easy", "easy", "hard"],
+        "wanted_bucket": ["easy", "hard", "medium", "easy", "hard"],
+    }
 
 
 def compute_wanted_share(bucket: str, schedule: list[Slot]) -> float:

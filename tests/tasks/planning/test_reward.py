@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planward.core.verdicts import Label, Outcome
-from planward.tasks.planning.reward import compute_reward
+from planward.core.verdicts import Label, Outcome, Verdict
+from planward.tasks.planning.reward import build_verdict, compute_reward
 
 # Worst to best. Ranges of neighbouring labels may touch but not overlap.
 ORDER = [Label.FORMAT, Label.SAFETY, Label.PRECONDITION, Label.GOAL, Label.SUCCESS]
@@ -80,18 +80,33 @@ def test_more_goals_are_better(total: int) -> None:
     assert rewards == sorted(set(rewards))
 
 
+def test_verdict_holds_outcome_and_plan() -> None:
+    missed = Outcome(Label.GOAL, 2, goals_satisfied=1, goals_total=2, detail="missing: (on a b)")
+    verdict = build_verdict(missed, ["(a)", "(b)"])
+    assert verdict == Verdict("goal_not_satisfied", -0.15, False, "missing: (on a b)", "(a)\n(b)", missed)
+    solved = Outcome(Label.SUCCESS, 0)
+    assert build_verdict(solved, []) == Verdict("success_plans", 1.0, True, "", "", solved)
+
+
+GOAL, STEP = "a missed goal needs 0 <= goals satisfied < goals", "a violation needs 1 <= failing step <= plan size"
+
+
 @pytest.mark.parametrize(
-    "outcome",
+    ("outcome", "message"),
     [
-        Outcome(Label.PRECONDITION, 3),
-        build_violation(Label.PRECONDITION, 0, 3),
-        build_violation(Label.SAFETY, 4, 3),
-        Outcome(Label.SAFETY, 0, failing_step=1),
-        Outcome(Label.GOAL, 3),
-        build_missed_goal(2, 2),
-        build_missed_goal(0, 0),
+        (Outcome(Label.PRECONDITION, 3), STEP),
+        (build_violation(Label.PRECONDITION, 0, 3), STEP),
+        (build_violation(Label.SAFETY, 4, 3), STEP),
+        (Outcome(Label.SAFETY, 0, failing_step=1), STEP),
+        (Outcome(Label.GOAL, 3), GOAL),
+        (Outcome(Label.GOAL, 3, goals_satisfied=1), GOAL),
+        (Outcome(Label.GOAL, 3, goals_total=1), GOAL),
+        (build_missed_goal(2, 2), GOAL),
+        (build_missed_goal(-1, 2), GOAL),
+        (build_missed_goal(0, 0), GOAL),
     ],
 )
-def test_contradictory_outcomes_are_refused(outcome: Outcome) -> None:
-    with pytest.raises(ValueError, match="needs"):
+def test_contradictory_outcomes_are_refused(outcome: Outcome, message: str) -> None:
+    with pytest.raises(ValueError) as error:
         compute_reward(outcome)
+    assert str(error.value) == f"{message}: {outcome}"
