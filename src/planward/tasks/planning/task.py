@@ -36,7 +36,7 @@ MIN_PLANS_WITH_PROGRESS = 200  # VAL takes seconds for more, so a progress bar i
 
 
 class PlanningTask:
-    """Implements `planward.core.tasks.Task` for problems whose PDDL files are below `root`."""
+    """Implements `Task` and the optional parts of `core.tasks` for problems whose PDDL files are below `root`."""
 
     name = "planning"
     labels = tuple(map(str, Label))
@@ -44,8 +44,8 @@ class PlanningTask:
     def __init__(self, params: PlanningParams, root: Path) -> None:
         self.params, self.root = params, root
         self.domains = tuple(params.difficulty)
-        self.line_validator = LineValidator(self, params, root)
         self.load_problem = lru_cache(maxsize=4096)(self._load_problem)
+        self.line_validator = LineValidator(self, params, root, self.load_problem)
         self.load_lexicon = lru_cache(maxsize=2048)(self._load_lexicon)
         self.build_verifier = lru_cache(maxsize=64)(lambda *files: PlanVerifier(self.load_problem(*files)))
         self.compute_core = cache(lambda *files: identify_problem(*(root / file for file in files)).core)
@@ -63,6 +63,12 @@ class PlanningTask:
 
     def validate_line(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
         return self.line_validator.validate_line(line, domain)
+
+    def validate_problem(self, line: dict[str, Any], domain: str) -> tuple[Record, str, str]:
+        return self.line_validator.validate_problem(line, domain)
+
+    def check_domain(self, problem: Record) -> None:
+        self.line_validator.check_domain(problem)
 
     def score_difficulty(self, problem: Record) -> float | None:
         """Compute the difficulty; None where the file's name does not match the domain's pattern."""

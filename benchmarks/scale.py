@@ -1,0 +1,184 @@
+"""Wall time, CPU time and peak memory of a stage on many lines, beside a loop that a first draft would have.
+
+    python benchmarks/scale.py STAGE LINES [--workers N] [--folder FOLDER] [--loop]
+
+STAGE is problems, split, score or compare; `planward judge` has benchmarks/judge.py. Problems are generated: half
+blocksworld, half ferry, half of them with constraints, no two equal up to renaming. A stage's input is made by the
+stages before it and stays in FOLDER/LINES; predictions are made up, of seven runs with five numbers of worked
+examples each. `--loop` also times a loop over the stage's input in one process: it parses each line with json.loads
+and, for split, judges its plan with VAL, as a verifier of one's own would be written without this package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any
+
+import yaml
+
+from planward import val
+from planward.core.files import open_atomic, write_json
+from planward.core.verdicts import Label
+
+ROOT = Path(__file__).parents[1]
+BEFORE = {"problems": [], "split": ["problems"], "score": ["problems", "split"], "compare": []}
+RUNS = [("base", 0), *((method, size) for method in ("sft", "grpo") for size in (100, 200, 400))]
+SHOTS = range(5)
+SEED = 3407
+SAMPLE_INTERVAL_S = 0.2
+LOOP_SAMPLE = 500  # lines that VAL judges in the loop
+
+
+def create_project(folder: Path, lines: int, workers: int) -> None:
+    """Write params.yaml of a project with this many problems."""
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    half = lines // 2
+    params["problems"]["generated"] = {
+        "blocksworld": {"count": lines - half, "blocks": [8, 12]},
+        "ferry": {"count": half, "locations": [5, 9], "cars": [6, 10]},
+    }
+    params["problems"]["base_share"] = 0.0
+    params["split"]["held_out_domains"] = []
+    params["val"]["workers"] = workers
+    params["prompt"]["template"] = str(ROOT / params["prompt"]["template"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
+
+
+def write_predictions(folder: Path, lines: int) -> None:
+    """Write results/predictions: success by chance, prompts and completions of usual length."""
+    rng, problem_num = Random(20), max(1, lines // (len(RUNS) * len(SHOTS)))
+    for method, size in RUNS:
+        name = f"{method}-{size}-{SEED}" if size else "base-0"
+        run = {"task": "planning", "method": method, "size": size, "seed": SEED if size else 0}
+        with open_atomic(folder / "results/predictions" / f"{name}.jsonl") as out:
+            for number in range(problem_num):
+                for shot_num in SHOTS:
+                    out.write(json.dumps(build_prediction(rng, number, (method, size), shot_num)) + "\n")
+        write_json(folder / "results/predictions" / f"{name}.json", {"run": run})
+
+
+def build_prediction(rng: Random, number: int, run: tuple[str, int], shot_num: int) -> dict[str, Any]:
+    label = rng.choice(list(Label))
+    return {
+        "id": f"{number * 2654435761 % 2**32:08x}{number:08x}",
+        "domain": ("blocksworld", "delivery", "ferry", "grippers", "spanner")[number % 5],
+        "bucket": ("easy", "easy", "medium", "medium", "hard")[number // 5 % 5],
+        "score": float(5 * (number // 5 % 25)),
+        "constrained": number % 2 == 1,
+        "method": run[0],
+        "dataset_size": run[1],
+        "seed": SEED,
+        "shot_num": shot_num,
+        "shot_ids": [f"{rng.randrange(2**64):016x}" for _ in range(shot_num)],
+        "prompt": f"(on b1 b{number}) " * (30 + 20 * shot_num),
+        "completion": "(stack b1 b2)\n" * 10,
+        "plan": "(stack b1 b2)\n" * 10,
+        "label": label,
+        "success": label is Label.SUCCESS,
+        "reward": 1.0 if label is Label.SUCCESS else -0.5,
+        "detail": "",
+        "plan_size": 10,
+        "failing_step": None,
+        "goals_satisfied": 2,
+        "goals_total": 3,
+    }
+
+
+def measure_tree(pid: int) -> int:
+    """Resident memory of a process and its descendants, in bytes; shared pages once (PSS)."""
+    total, pending = 0, [pid]
+    while pending:
+        process = Path("/proc", str(pending.pop()))
+        try:
+            rollup = (process / "smaps_rollup").read_text()
+            pending += [
+                int(child) for task in (process / "task").iterdir() for child in (task / "children").read_text().split()
+            ]
+        except (OSError, ValueError):  # it has ended
+            continue
+        total += next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Pss:"))
+    return total
+
+
+def run_stage(stage: str, folder: Path) -> dict[str, float]:
+    """Run a stage; seconds, CPU seconds, and peak memory in MB: of the largest process and of all together."""
+    before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "planward", stage], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    peak, errors = 0, list[bytes]()
+    assert process.stderr
+    reader = threading.Thread(target=lambda: errors.append(process.stderr.read()[-2000:]))  # type: ignore[union-attr]
+    reader.start()
+    while process.poll() is None:
+        peak = max(peak, measure_tree(process.pid))
+        time.sleep(SAMPLE_INTERVAL_S)
+    reader.join()
+    if process.returncode:
+        raise SystemExit(errors[0].decode())
+    seconds, after = time.perf_counter() - start, getrusage(RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"s": seconds, "cpu_s": cpu, "largest_mb": after.ru_maxrss / 1024, "all_mb": peak / 2**20}
+
+
+def iter_input(stage: str, folder: Path) -> Iterator[bytes]:
+    name = {"split": "problems", "score": "split", "compare": "predictions"}[stage]
+    for path in sorted((folder / "results" / name).glob("*.jsonl")):
+        with path.open("rb") as lines:
+            yield from lines
+
+
+def time_loop(stage: str, folder: Path) -> float:
+    """Seconds of a loop with json.loads over the input of a stage; for split VAL judges the first lines, in proportion."""
+    start, count, judged, judging = time.perf_counter(), 0, 0, 0.0
+    for line in iter_input(stage, folder):
+        row = json.loads(line)
+        count += 1
+        if stage == "split" and judged < LOOP_SAMPLE:
+            began = time.perf_counter()
+            files = (folder / "results/problems" / row["meta"][key] for key in ("domain_file", "problem_file"))
+            assert val.validate(*files, row["response"]).label is Label.SUCCESS
+            judged, judging = judged + 1, judging + time.perf_counter() - began
+    seconds = time.perf_counter() - start - judging
+    return seconds + (judging / judged * count if judged else 0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=BEFORE)
+    parser.add_argument("lines", type=int)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--folder", type=Path, default=Path("scale"))
+    parser.add_argument("--loop", action="store_true")
+    args = parser.parse_args()
+    folder = (args.folder / str(args.lines)).resolve()
+    create_project(folder, args.lines, args.workers)
+    for stage in BEFORE[args.stage]:
+        if not (folder / "results" / stage).exists():
+            run_stage(stage, folder)
+    if args.stage == "compare" and not (folder / "results/predictions").exists():
+        write_predictions(folder, args.lines)
+    used = run_stage(args.stage, folder)
+    sys.stdout.write(
+        f"{args.stage}, {args.lines} lines, {args.workers} workers: {used['s']:.1f} s, "
+        f"{args.lines / used['s']:.0f} lines/s; {used['cpu_s']:.1f} CPU s; largest process {used['largest_mb']:.0f} MB, "
+        f"all together {used['all_mb']:.0f} MB\n"
+    )
+    if args.loop and args.stage != "problems":
+        seconds = time_loop(args.stage, folder)
+        sys.stdout.write(f"loop in one process: {seconds:.1f} s, {args.lines / seconds:.0f} lines/s\n")
+
+
+if __name__ == "__main__":
+    main()
