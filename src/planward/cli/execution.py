@@ -16,6 +16,7 @@ from rich.console import Console
 from planward.cli.processes import StageIsRunning, end_with_parent, is_slurm_job, lock_stage, wait_for_slurm
 from planward.core import paths
 from planward.core.files import write_json
+from planward.core.parallel import WorkerKilled
 from planward.core.registry import load_params
 from planward.core.runs import Run
 from planward.core.verdicts import VerifierError
@@ -24,7 +25,8 @@ from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimitError
 from planward.training.termination import EXIT_STATUS, Terminated
 
-EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, StageIsRunning, VerifierError, ValueError, OSError)
+EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, StageIsRunning, VerifierError, WorkerKilled)
+EXPECTED_ERRORS += (ValueError, OSError)
 LOCKS = Path(".locks")  # of the stages that run
 
 

@@ -19,6 +19,10 @@ CHUNKS_PER_WORKER = 4  # in flight
 _function: Callable[[Any], Any]  # of a worker process
 
 
+class WorkerKilled(RuntimeError):
+    """A worker process was killed, mostly for want of memory."""
+
+
 def map_chunks(
     build: Callable[[], Callable[[Chunk], Result]], chunks: Iterable[Chunk], workers: int, alone: int = 0
 ) -> Iterator[Result]:
@@ -29,7 +33,7 @@ def map_chunks(
         alone: this process takes so many chunks before it starts others, which takes a second.
 
     Raises:
-        ChildProcessError: a process was killed.
+        WorkerKilled: a process was killed.
     """
     chunks = iter(chunks)
     if alone:
@@ -54,7 +58,7 @@ def _map_in_pool(
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
-        raise ChildProcessError(f"one of {workers} worker processes was killed; fix: more memory, or fewer") from None
+        raise WorkerKilled(f"one of {workers} worker processes was killed; fix: more memory, or fewer of them") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -50,7 +50,8 @@ def judge_file(
     Raises:
         ValueError: no line could be judged; the message shows the first reason.
         VerifierError: no verdict could be reached, or the verifiers disagree.
-        OSError: the file cannot be read, the folder not be written, or a process was killed.
+        OSError: the file cannot be read, or the folder not be written.
+        WorkerKilled: one of the processes was killed.
     """
     tally, line_num = Tally(), 0
     with open_atomic(folder / "verdicts.jsonl") as verdicts, open_atomic(folder / "quarantine.jsonl") as quarantine:

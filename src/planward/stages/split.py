@@ -53,6 +53,7 @@ def run(params: Params) -> None:
         ParamsError: a held-out domain has no problems, or no other domain has any.
         ValueError: there are no lines, or a domain has no valid line; the message shows the first reason.
         VerifierError: no verdict on a reference completion could be reached.
+        WorkerKilled: one of the processes was killed.
     """
     problems, folder = paths.results(params.task).problems, paths.results(params.task).split
     counts, domains = Counts(), DomainChecks(params)
