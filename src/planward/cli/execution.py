@@ -25,8 +25,8 @@ from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimitError
 from planward.training.termination import EXIT_STATUS, Terminated
 
-EXPECTED_ERRORS = (ParamsError, PddlError, SearchLimitError, StageIsRunning, VerifierError, WorkerKilled)
-EXPECTED_ERRORS += (ValueError, OSError)
+FAULTS = (ParamsError, PddlError, SearchLimitError, ValueError, OSError)  # of input, configuration and machine
+EXPECTED_ERRORS = (*FAULTS, StageIsRunning, VerifierError, WorkerKilled)
 LOCKS = Path(".locks")  # of the stages that run
 
 

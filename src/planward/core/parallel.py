@@ -23,6 +23,11 @@ class WorkerKilled(RuntimeError):
     """A worker process was killed, mostly for want of memory."""
 
 
+def count_threads() -> int:
+    """PLANWARD_THREADS, which Snakemake sets, or as many as processors."""
+    return int(os.environ.get("PLANWARD_THREADS") or os.cpu_count() or 1)
+
+
 def map_chunks(
     build: Callable[[], Callable[[Chunk], Result]], chunks: Iterable[Chunk], workers: int, alone: int = 0
 ) -> Iterator[Result]:
@@ -58,7 +63,7 @@ def _map_in_pool(
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
-        raise WorkerKilled(f"one of {workers} worker processes was killed; fix: more memory, or fewer of them") from None
+        raise WorkerKilled(f"one of {workers} processes was killed; fix: more memory, or fewer of them") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -19,7 +19,7 @@ from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.renaming import invert_names, rename_plan, rename_problem, sample_object_names
 from planward.pddl.simulation import PlanVerifier
 from planward.tasks.planning.completion import MAX_CHARS, extract_plan
-from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.config import REFERENCE_LENGTH, PlanningParams
 from planward.tasks.planning.difficulty import parse_difficulty
 from planward.tasks.planning.examples import sample_examples
 from planward.tasks.planning.identity import identify_problem
@@ -72,8 +72,10 @@ class PlanningTask:
 
     def score_difficulty(self, problem: Record) -> float | None:
         """Compute the difficulty; None where the file's name does not match the domain's pattern."""
-        length = len(extract_plan(problem.response or "") or ())
-        return parse_difficulty(problem.meta.problem_file, self.params.difficulty[problem.domain], length)
+        difficulty, length = self.params.difficulty[problem.domain], 0
+        if REFERENCE_LENGTH in difficulty.weights:
+            length = len(extract_plan(problem.response or "") or ())
+        return parse_difficulty(problem.meta.problem_file, difficulty, length)
 
     def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
         return sample_examples(problem, pool, count, seed)
