@@ -3,10 +3,10 @@
     python benchmarks/scale.py STAGE LINES [--workers N] [--folder FOLDER] [--loop]
 
 STAGE is problems, split, score or compare; `planward judge` has benchmarks/judge.py. Problems are generated: half
-blocksworld, half ferry, half of them with constraints, no two equal up to renaming. A stage's input is made by the
-stages before it and stays in FOLDER/LINES; predictions are made up, of seven runs with five numbers of worked
-examples each. `--loop` also times a loop over the stage's input in one process: it parses each line with json.loads
-and, for split, judges its plan with VAL, as a verifier of one's own would be written without this package.
+blocksworld, half ferry, half of them with constraints, no two equal up to renaming. The stages before it make a stage's
+input, which stays in FOLDER/LINES; from 200,000 lines on, score gets those of 100,000 several times. Predictions are
+made up, of seven runs with five numbers of worked examples each. `--loop` times a loop in one process over the same
+lines, too: json.loads and nothing else, and for split with VAL as the judge of each reference plan.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ RUNS = [("base", 0), *((method, size) for method in ("sft", "grpo") for size in 
 SHOTS = range(5)
 SEED = 3407
 SAMPLE_INTERVAL_S = 0.2
+MAX_PROBLEMS = 100_000  # that are generated for score
 LOOP_SAMPLE = 500  # lines that VAL judges in the loop
 
 
@@ -111,11 +112,15 @@ def measure_tree(pid: int) -> int:
     return total
 
 
-def run_stage(stage: str, folder: Path) -> dict[str, float]:
+def run_stage(stage: str, folder: Path, workers: int) -> dict[str, float]:
     """Run a stage; seconds, CPU seconds, and peak memory in MB: of the largest process and of all together."""
     before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "planward", stage], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-m", "planward", stage],
+        cwd=folder,
+        env=os.environ | {"PLANWARD_THREADS": str(workers)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     peak, errors = 0, list[bytes]()
     assert process.stderr
@@ -139,19 +144,39 @@ def iter_input(stage: str, folder: Path) -> Iterator[bytes]:
             yield from lines
 
 
-def time_loop(stage: str, folder: Path) -> float:
-    """Seconds of a loop with json.loads over the input of a stage; for split VAL judges the first lines, in proportion."""
+def time_loop(stage: str, folder: Path) -> tuple[float, float | None]:
+    """Seconds of json.loads on each line of a stage's input, and with VAL's verdicts, from those on the first lines."""
     start, count, judged, judging = time.perf_counter(), 0, 0, 0.0
     for line in iter_input(stage, folder):
         row = json.loads(line)
         count += 1
         if stage == "split" and judged < LOOP_SAMPLE:
             began = time.perf_counter()
-            files = (folder / "results/problems" / row["meta"][key] for key in ("domain_file", "problem_file"))
-            assert val.validate(*files, row["response"]).label is Label.SUCCESS
+            domain, problem = (
+                folder / "results/problems" / row["meta"][f"{name}_file"] for name in ("domain", "problem")
+            )
+            assert val.validate(domain, problem, row["response"]).label is Label.SUCCESS
             judged, judging = judged + 1, judging + time.perf_counter() - began
     seconds = time.perf_counter() - start - judging
-    return seconds + (judging / judged * count if judged else 0.0)
+    return seconds, seconds + judging / judged * count if judged else None
+
+
+def prepare_input(stage: str, lines: int, folder: Path, workers: int) -> None:
+    """Write what a stage reads, where it is missing."""
+    if stage == "compare" and not (folder / "results/predictions").exists():
+        write_predictions(folder, lines)
+    copies = lines // MAX_PROBLEMS if stage == "score" else 1
+    if copies > 1 and not (folder / "results/split").exists():
+        part = folder.with_name(str(MAX_PROBLEMS))
+        create_project(part, MAX_PROBLEMS, workers)
+        prepare_input(stage, MAX_PROBLEMS, part, workers)
+        for path in (part / "results/split").glob("*.jsonl"):
+            with open_atomic(folder / "results/split" / path.name) as out:
+                for _ in range(copies):
+                    out.write(path.read_text(encoding="utf-8"))
+    for before in BEFORE[stage] if copies <= 1 else []:
+        if not (folder / "results" / before).exists():
+            run_stage(before, folder, workers)
 
 
 def main() -> None:
@@ -164,20 +189,17 @@ def main() -> None:
     args = parser.parse_args()
     folder = (args.folder / str(args.lines)).resolve()
     create_project(folder, args.lines, args.workers)
-    for stage in BEFORE[args.stage]:
-        if not (folder / "results" / stage).exists():
-            run_stage(stage, folder)
-    if args.stage == "compare" and not (folder / "results/predictions").exists():
-        write_predictions(folder, args.lines)
-    used = run_stage(args.stage, folder)
+    prepare_input(args.stage, args.lines, folder, args.workers)
+    used = run_stage(args.stage, folder, args.workers)
     sys.stdout.write(
-        f"{args.stage}, {args.lines} lines, {args.workers} workers: {used['s']:.1f} s, "
-        f"{args.lines / used['s']:.0f} lines/s; {used['cpu_s']:.1f} CPU s; largest process {used['largest_mb']:.0f} MB, "
-        f"all together {used['all_mb']:.0f} MB\n"
+        f"{args.stage}, {args.lines} lines, {args.workers} workers: {used['s']:.1f} s, {used['cpu_s']:.1f} CPU s; "
+        f"largest process {used['largest_mb']:.0f} MB, all together {used['all_mb']:.0f} MB\n"
     )
     if args.loop and args.stage != "problems":
-        seconds = time_loop(args.stage, folder)
-        sys.stdout.write(f"loop in one process: {seconds:.1f} s, {args.lines / seconds:.0f} lines/s\n")
+        seconds, with_val = time_loop(args.stage, folder)
+        sys.stdout.write(
+            f"json.loads in one process: {seconds:.1f} s{f', with VAL {with_val:.0f} s' if with_val else ''}\n"
+        )
 
 
 if __name__ == "__main__":
