@@ -14,14 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from resource import RUSAGE_CHILDREN, getrusage
+from tempfile import TemporaryFile
 from typing import Any
 
 import yaml
@@ -96,45 +97,41 @@ def build_prediction(rng: Random, number: int, run: tuple[str, int], shot_num: i
     }
 
 
-def measure_tree(pid: int) -> int:
-    """Resident memory of a process and its descendants, in bytes; shared pages once (PSS)."""
-    total, pending = 0, [pid]
+def measure_tree(pid: int) -> tuple[float, float]:
+    """Memory of a process and its descendants in MB: the peak of the largest; of all now, shared pages once (PSS)."""
+    largest, total, pending = 0, 0, [pid]
     while pending:
         process = Path("/proc", str(pending.pop()))
         try:
-            rollup = (process / "smaps_rollup").read_text()
-            pending += [
-                int(child) for task in (process / "task").iterdir() for child in (task / "children").read_text().split()
-            ]
-        except (OSError, ValueError):  # it has ended
+            largest = max(largest, read_kilobytes(process / "status", "VmHWM:"))
+            total += read_kilobytes(process / "smaps_rollup", "Pss:")
+            for task in (process / "task").iterdir():
+                pending += map(int, (task / "children").read_text().split())
+        except (OSError, StopIteration):  # it has ended
             continue
-        total += next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total
+    return largest / 1024, total / 1024
+
+
+def read_kilobytes(path: Path, name: str) -> int:
+    return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(name))
 
 
 def run_stage(stage: str, folder: Path, workers: int) -> dict[str, float]:
     """Run a stage; seconds, CPU seconds, and peak memory in MB: of the largest process and of all together."""
-    before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "planward", stage],
-        cwd=folder,
-        env=os.environ | {"PLANWARD_THREADS": str(workers)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    peak, errors = 0, list[bytes]()
-    assert process.stderr
-    reader = threading.Thread(target=lambda: errors.append(process.stderr.read()[-2000:]))  # type: ignore[union-attr]
-    reader.start()
-    while process.poll() is None:
-        peak = max(peak, measure_tree(process.pid))
-        time.sleep(SAMPLE_INTERVAL_S)
-    reader.join()
-    if process.returncode:
-        raise SystemExit(errors[0].decode())
+    command, environment = [sys.executable, "-m", "planward", stage], os.environ | {"PLANWARD_THREADS": str(workers)}
+    before, start, largest, total = getrusage(RUSAGE_CHILDREN), time.perf_counter(), 0.0, 0.0
+    with TemporaryFile() as errors:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        while process.poll() is None:
+            now = measure_tree(process.pid)
+            largest, total = max(largest, now[0]), max(total, now[1])
+            time.sleep(SAMPLE_INTERVAL_S)
+        if process.returncode:
+            errors.seek(0)
+            raise SystemExit(errors.read().decode()[-2000:])
     seconds, after = time.perf_counter() - start, getrusage(RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"s": seconds, "cpu_s": cpu, "largest_mb": after.ru_maxrss / 1024, "all_mb": peak / 2**20}
+    return {"s": seconds, "cpu_s": cpu, "largest_mb": largest, "all_mb": total}
 
 
 def iter_input(stage: str, folder: Path) -> Iterator[bytes]:
@@ -173,7 +170,8 @@ def prepare_input(stage: str, lines: int, folder: Path, workers: int) -> None:
         for path in (part / "results/split").glob("*.jsonl"):
             with open_atomic(folder / "results/split" / path.name) as out:
                 for _ in range(copies):
-                    out.write(path.read_text(encoding="utf-8"))
+                    with path.open(encoding="utf-8") as rows:
+                        shutil.copyfileobj(rows, out)
     for before in BEFORE[stage] if copies <= 1 else []:
         if not (folder / "results" / before).exists():
             run_stage(before, folder, workers)

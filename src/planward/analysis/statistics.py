@@ -33,6 +33,8 @@ class Pairs:
     @classmethod
     def count(cls, a: Sequence[bool] | NDArray[np.bool_], b: Sequence[bool] | NDArray[np.bool_]) -> Pairs:
         """Count the outcomes of two methods; `a[i]` and `b[i]` are of the same problem."""
+        if len(a) != len(b):
+            raise ValueError(f"of {len(a)} and {len(b)} outcomes, one is shorter")
         x, y = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
         return cls(*(int(np.count_nonzero(cell)) for cell in (x & y, x & ~y, ~x & y, ~x & ~y)))
 
