@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -39,7 +39,7 @@ from planward.integrations.ray.engine import Pair, RayTask, build_chunk, run_rem
 from planward.params import Params
 from planward.pddl.language import load_domain, load_problem
 from planward.tasks.planning.config import PlanningParams
-from planward.tasks.planning.sources import generate_records
+from planward.tasks.planning.sources import generate_domain_records
 
 PARAMS = cast(PlanningParams, load_params(root=Path(__file__).resolve().parent.parent))
 NAME_WIDTH = 34
@@ -145,7 +145,7 @@ def build_pairs(root: Path, scale: Scale) -> list[Pair]:
     params = PARAMS.model_copy(update={"problems": PARAMS.problems.model_copy(update={"generated": domains})})
     pairs: list[Pair] = []
     with hide_progress():
-        for record in generate_records(params, root):
+        for record in chain.from_iterable(generate_domain_records(params, domain, root) for domain in domains):
             domain = load_domain(root / record.meta.domain_file)
             plans = iter_distinct_plans(load_problem(root / record.meta.problem_file, domain), Random(str(record.meta)))
             pairs += [(record, "\n".join(each.plan)) for each in islice(plans, scale.completions)]

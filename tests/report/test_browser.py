@@ -17,7 +17,9 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from planward.core.records import Meta, Prediction, Record
 from planward.core.registry import load_params
 from planward.doctor import BROWSERS
 from planward.params import Params
-from planward.report.browser import MAX_PAYLOAD_BYTES, build_plan_browser
+from planward.report.browser import MAX_PAYLOAD_BYTES, FirstPredictions, build_plan_browser, rank_prediction
 from planward.report.data import TrackPredictions
 from planward.stages import analyse, report
 from result_trees import (
@@ -388,6 +390,27 @@ def test_whole_problems_are_left_out_where_not_all_fit(root: Path, params: Param
     )  # all runs, most and fewest
 
 
+@pytest.mark.parametrize("limit", [1, 40, 10**6])
+def test_of_very_many_predictions_those_shown_first_are_kept(root: Path, params: Params, limit: int) -> None:
+    with contextlib.chdir(root):
+        track = report._read_predictions(report._load_track("planning", params))
+    assert track is not None
+    shot_nums, rows = range(5), Random(1).sample(track.predictions, len(track.predictions))
+    first = FirstPredictions(shot_nums, track.first_seed, limit)
+    for row in rows:
+        first.add(row)
+    kept = first.select()
+    ranks = {id(row): rank_prediction(row, shot_nums, track.first_seed) for row in rows}
+    dropped = {id(row) for row in rows} - {id(row) for row in kept}
+    assert kept == [row for row in rows if id(row) not in dropped]
+    assert max(ranks[id(row)] for row in kept) < min((ranks[row] for row in dropped), default=(3, ""))
+    assert first.total == len(rows)
+    assert len(kept) == {1: 10, 40: 40, 10**6: len(rows)}[limit]  # ten rows of a problem are kept together
+    browser = build_plan_browser([replace(track, predictions=kept, total=first.total)])
+    assert browser is not None
+    assert (browser.shown, browser.total) == (len(kept), len(rows))
+
+
 def test_chat_prompts_are_shown_from_the_records_of_their_problems() -> None:
     def build_record(problem: str, response: str | None) -> Record:
         text = f"Domain:\n(domain)\n\nProblem:\n({problem})\n"
@@ -400,7 +423,9 @@ def test_chat_prompts_are_shown_from_the_records_of_their_problems() -> None:
 
     rows = [build_row("a", []), build_row("a", ["t"]), build_row("b", ["t"])]
     records = {"a": build_record("a", None), "b": build_record("b", None), "t": build_record("t", "(sail l1 l2)")}
-    track = TrackPredictions("planning", "Planning", "results/predictions", rows, records, 3407, has_plans=True)
+    track = TrackPredictions(
+        "planning", "Planning", "results/predictions", rows, records, 3407, has_plans=True, total=3
+    )
     browser = build_plan_browser([track])
     assert browser is not None
     data = unpack(browser.payload)

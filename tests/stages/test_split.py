@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from planward.core.lines import CHUNK_LINES
 from planward.core.records import Meta, Record
 from planward.core.runs import Run
 from planward.core.verdicts import VerifierError
@@ -24,6 +25,7 @@ from planward.pddl.language import load_domain, load_problem
 from planward.stages import problems, schedule, score, split
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.domains import GENERATED_DOMAINS, load_domain_text, render_problem
+from planward.tasks.planning.sources import iter_files
 from support import ROOT, read_rows, write_lines
 
 Small = Callable[..., PlanningParams]
@@ -518,7 +520,7 @@ def test_memory_does_not_grow_with_invalid_lines(small: Small) -> None:
             }
             yield b"{" + b"y" * 200
 
-    few = measure_peak_memory(params, [*good, *bad(500)])
+    few = measure_peak_memory(params, [*good, *bad(1500)])  # enough for several processes
     many = measure_peak_memory(params, [*good, *bad(5000)])
     assert len(read_quarantine()) == 10_000
     assert many < 1.5 * few
@@ -532,6 +534,49 @@ def test_memory_does_not_grow_with_valid_lines(small: Small) -> None:
     many = measure_peak_memory(params, lines * 20)
     check_counts(20 * len(lines))
     assert many < 1.5 * few
+
+
+@pytest.mark.usefixtures("project")
+def test_the_split_is_the_same_whatever_the_number_of_processes(project: Path, small: Small) -> None:
+    good, bad = write_valid_problems(PROBLEMS, 30), build_invalid_lines(PROBLEMS)
+    (project / "outside.pddl").write_text("secret")
+    filler = [b"no JSON"] * CHUNK_LINES * split.CHUNKS_ALONE  # all that comes after it is for other processes
+    lines = [*good[:3], *filler, *(row for row, _ in bad), *good, *good[:9], *(row for row, _ in bad)]
+    write_lines(PROBLEMS / "all.jsonl", lines)
+    write_lines(PROBLEMS / "more.jsonl", good)
+    outputs = []
+    for workers in (1, 2, 3):
+        split.run(small(val={"workers": workers}))
+        check_counts(len(lines) + len(good))
+        outputs.append({path.name: path.read_bytes() for path in Path("results/split").iterdir()})
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(read_splits()) == len(good)
+    reasons = [row["reason"] for row in read_quarantine()]
+    assert sum(reason == "duplicate: a renaming of all.jsonl:1" for reason in reasons) == 3
+    assert sum(reason.startswith("bad PDDL: lame/domain.pddl") for reason in reasons) == 2  # VAL's, once a line
+
+
+@pytest.mark.usefixtures("project")
+def test_generated_problems_are_the_same_whatever_the_number_of_processes(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = []
+    for least, threads in ((10**6, 1), (0, 1), (0, 2)):
+        monkeypatch.setattr("planward.tasks.planning.sources.MIN_PROBLEMS_IN_PARALLEL", least)
+        monkeypatch.setenv("PLANWARD_THREADS", str(threads))
+        problems.run(small())
+        outputs.append({path: path.read_bytes() for path in PROBLEMS.rglob("*") if path.is_file()})
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_files_are_listed_in_the_order_of_sorted_paths(tmp_path: Path) -> None:
+    for name in ("b/a.pddl", "b.pddl", "b-1.pddl", "b/a/c.pddl", "B.pddl", "a.txt", "b/a-.pddl", "c.pddl/x.pddl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "link.pddl").symlink_to("b.pddl")
+    (tmp_path / "gone.pddl").symlink_to("nothing")
+    expected = [path for path in sorted(tmp_path.rglob("*.pddl")) if path.is_file()]
+    assert list(iter_files(tmp_path, ("*.pddl",))) == expected
 
 
 def test_the_shipped_parameters_have_a_difficulty_for_every_generated_domain(shipped: PlanningParams) -> None:

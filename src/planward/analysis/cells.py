@@ -73,7 +73,7 @@ def compute_differences(
     intervals = _bootstrap(gaps, strata, uncertainty)
     rows = []
     for a, b in matched:
-        counts, (seeds, _, n), pooled = Pairs.count(a.ravel().tolist(), b.ravel().tolist()), a.shape, _has_several(a)
+        counts, (seeds, _, n), pooled = Pairs.count(a.ravel(), b.ravel()), a.shape, _has_several(a)
         low, high = next(intervals) if pooled else compute_paired_interval(counts, uncertainty.confidence)
         means = b.mean(axis=(0, 1)) - a.mean(axis=(0, 1))  # of each problem
         detectable = compute_detectable_difference(float((means**2).mean()), n, uncertainty.confidence)

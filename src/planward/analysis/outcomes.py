@@ -5,6 +5,7 @@ The parsers take lines, so that a folder of results and a revision kept by Git a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -36,8 +37,13 @@ def list_prediction_files(folder: Path, params: Params, methods: Collection[str]
     return {path: run for path, run in files.items() if path.exists()}
 
 
-def read_outcomes(folder: Path, params: Params, methods: Collection[str] = METHODS) -> pd.DataFrame:
+def read_outcomes(
+    folder: Path, params: Params, methods: Collection[str] = METHODS, columns: Sequence[str] = COLUMNS
+) -> pd.DataFrame:
     """Read the outcomes of all prediction files that `list_prediction_files` lists, checked to be comparable.
+
+    Args:
+        columns: `COLUMNS`, or those without `shot_ids`, which need most of the memory.
 
     Raises:
         PredictionsError: there is no file, or one is empty, damaged, of another run than the JSON file beside it says,
@@ -48,7 +54,7 @@ def read_outcomes(folder: Path, params: Params, methods: Collection[str] = METHO
         raise PredictionsError(
             f"{folder}: no predictions of a run that params.yaml asks for; fix: run `evaluate` first"
         )
-    outcomes = join_outcomes({str(path): _read_file(path, run) for path, run in files.items()})
+    outcomes = join_outcomes({str(path): _read_file(path, run, columns) for path, run in files.items()})
     check_seeds(outcomes, str(folder))
     check_constraints(outcomes, str(folder))
     return outcomes
@@ -62,16 +68,16 @@ def parse_outcomes(
     Args:
         source: the file's name in error messages.
         run: the run whose predictions the file must hold; None for any single run.
-        columns: `COLUMNS` may be followed by others.
+        columns: `COLUMNS`, which may be followed by others, and of which `shot_ids` may be missing.
 
     Raises:
         PredictionsError: a line is no prediction, there is none, one is of another run, or rows are duplicated.
     """
-    rows: list[list[object]] = []
+    rows: list[tuple[object, ...]] = []
     try:
         for line in lines:
             prediction = Prediction.model_validate_json(line)
-            rows.append([getattr(prediction, column) for column in columns])
+            rows.append(tuple(_share_text(getattr(prediction, column)) for column in columns))
     except ValidationError as error:
         raise PredictionsError(f"{source}: line {len(rows) + 1} is no prediction: {error}") from None
     frame = pd.DataFrame(rows, columns=list(columns))
@@ -110,9 +116,10 @@ def join_outcomes(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     Raises:
         PredictionsError: two files do not answer the same problems with the same numbers of worked examples.
     """
-    (first, expected), *others = ((source, set(_list_cells(frame))) for source, frame in frames.items())
-    for source, cells in others:
-        if differing := sorted(expected.symmetric_difference(cells)):
+    first, *others = frames
+    expected = set(_list_cells(frames[first]))
+    for source in others:
+        if differing := sorted(expected.symmetric_difference(_list_cells(frames[source]))):
             problem, shot_num = differing[0]
             raise PredictionsError(
                 f"{first} and {source} do not answer the same problems: {len(differing)} pairs of problem and shot_num "
@@ -152,9 +159,14 @@ def check_constraints(outcomes: pd.DataFrame, folder: str) -> None:
         )
 
 
-def _read_file(path: Path, run: Run) -> pd.DataFrame:
+def _read_file(path: Path, run: Run, columns: Sequence[str]) -> pd.DataFrame:
     with path.open(encoding="utf-8") as lines:
-        return parse_outcomes(str(path), lines, run)
+        return parse_outcomes(str(path), lines, run, columns)
+
+
+def _share_text(value: object) -> object:
+    """Keep equal texts in memory once: a million rows have a few thousand ids."""
+    return sys.intern(value) if isinstance(value, str) else value
 
 
 def _build_run(method: str, size: int, seed: int) -> Run:

@@ -31,10 +31,12 @@ class Pairs:
     neither: int
 
     @classmethod
-    def count(cls, a: Sequence[bool], b: Sequence[bool]) -> Pairs:
+    def count(cls, a: Sequence[bool] | NDArray[np.bool_], b: Sequence[bool] | NDArray[np.bool_]) -> Pairs:
         """Count the outcomes of two methods; `a[i]` and `b[i]` are of the same problem."""
-        pairs = [(bool(x), bool(y)) for x, y in zip(a, b, strict=True)]
-        return cls(*(pairs.count(cell) for cell in ((True, True), (True, False), (False, True), (False, False))))
+        if len(a) != len(b):
+            raise ValueError(f"of {len(a)} and {len(b)} outcomes, one is shorter")
+        x, y = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
+        return cls(*(int(np.count_nonzero(cell)) for cell in (x & y, x & ~y, ~x & y, ~x & ~y)))
 
     @property
     def n(self) -> int:

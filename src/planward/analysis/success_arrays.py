@@ -34,13 +34,17 @@ class SuccessArrays:
                 method has each pair of problem and shot_num once.
         """
         columns = [column for column in PROBLEM_COLUMNS if column in outcomes]
-        rows = outcomes.sort_values(["seed", "shot_num", "id"], kind="stable")
-        problems = rows.drop_duplicates("id").sort_values("id", kind="stable")[columns].reset_index(drop=True)
-        shot_nums = sorted(int(n) for n in rows["shot_num"].unique())
-        values = {(str(m), int(n)): group["success"].to_numpy(bool) for (m, n), group in rows.groupby(RUN)}
-        shape = (-1, len(shot_nums), len(problems))
-        order = sort_rows(rows[RUN].drop_duplicates(), RUN).itertuples(index=False)
-        return cls(problems, shot_nums, {(str(m), int(n)): values[str(m), int(n)].reshape(shape) for m, n in order})
+        ids, _ = pd.factorize(outcomes["id"], sort=True)
+        order = np.lexsort((ids, outcomes["shot_num"], outcomes["seed"]))  # positions only: rows would take memory
+        _, first = np.unique(ids[order], return_index=True)
+        problems = outcomes[columns].iloc[order[first]].reset_index(drop=True)
+        shot_nums = sorted(int(n) for n in outcomes["shot_num"].unique())
+        success, shape = outcomes["success"].to_numpy(bool)[order], (-1, len(shot_nums), len(problems))
+        arrays = {}
+        for method, size in sort_rows(outcomes[RUN].drop_duplicates(), RUN).itertuples(index=False):
+            chosen = ((outcomes["method"] == method) & (outcomes["dataset_size"] == size)).to_numpy(bool)[order]
+            arrays[str(method), int(size)] = success[chosen].reshape(shape)
+        return cls(problems, shot_nums, arrays)
 
     def select(self, run: tuple[str, int], shot_num: Hashable, mask: Mask) -> Successes:
         """Success of a run on the problems of a mask with `shot_num` examples, or with all numbers of them (`ALL`)."""

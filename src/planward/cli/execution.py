@@ -17,6 +17,7 @@ from planward.cli.parameters import ParametersChanged, find_pipeline, guard_para
 from planward.cli.processes import StageIsRunning, end_with_parent, is_slurm_job, lock_stage, wait_for_slurm
 from planward.core import paths
 from planward.core.files import write_json
+from planward.core.parallel import WorkerKilled
 from planward.core.registry import load_params
 from planward.core.runs import Run
 from planward.core.verdicts import VerifierError
@@ -25,16 +26,8 @@ from planward.pddl.expressions import PddlError
 from planward.pddl.search import SearchLimitError
 from planward.training.termination import EXIT_STATUS, Terminated
 
-EXPECTED_ERRORS = (
-    ParametersChanged,
-    ParamsError,
-    PddlError,
-    SearchLimitError,
-    StageIsRunning,
-    VerifierError,
-    ValueError,
-    OSError,
-)
+FAULTS = (ParamsError, PddlError, SearchLimitError, ValueError, OSError)  # of input, configuration and machine
+EXPECTED_ERRORS = (*FAULTS, ParametersChanged, StageIsRunning, VerifierError, WorkerKilled)
 LOCKS = Path(".locks")  # of the stages that run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from planward.core.tasks import InvalidLine
 
 MAX_LINE_BYTES = 1 << 24
 CUT_BYTES = 1000  # of a longer line, that are kept
+CHUNK_BYTES, CHUNK_LINES = 1 << 20, 100  # a chunk goes to one process: whichever comes first
 
 
 class Line(NamedTuple):
@@ -44,6 +45,19 @@ def iter_lines(path: Path) -> Iterator[Line]:
             if number == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
             yield Line(number, raw[:CUT_BYTES] if is_cut else raw, is_cut, size)
+
+
+def iter_chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Group lines for several processes, whatever their number: the same lines give the same chunks."""
+    chunk, size = list[Line](), 0
+    for line in lines:
+        chunk.append(line)
+        size += line.size
+        if size >= CHUNK_BYTES or len(chunk) == CHUNK_LINES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def parse_object(line: Line) -> dict[str, Any]:

@@ -150,3 +150,20 @@ class SplitGeneration(Protocol):
     def generate_unit(self, unit: str, folder: Path) -> Iterable[Record]:
         """Write a unit's problem files below `folder` and yield its records."""
         ...
+
+
+@runtime_checkable
+class SplitValidation(Protocol):
+    """Optional: a task whose lines several processes can validate.
+
+    `validate_line` must have the same result as `validate_problem`, then `check_domain` where no problem with the same
+    key has passed it.
+    """
+
+    def validate_problem(self, line: dict[str, Any], domain: str) -> tuple[Record, str, str]:
+        """As `Task.validate_line`, whatever lines went before; returns a key of what `check_domain` checks, too."""
+        ...
+
+    def check_domain(self, problem: Record) -> None:
+        """Check what the problems with a key have in common; raises as `Task.validate_line` does."""
+        ...

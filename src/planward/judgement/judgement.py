@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 from planward.core.files import open_atomic, write_json
+from planward.core.parallel import map_chunks
 from planward.core.tables import write_table
 from planward.core.verdicts import Label
-from planward.judgement.lines import iter_chunks
+from planward.judgement.lines import read_chunks
 from planward.judgement.page import render_page
-from planward.judgement.pool import judge_chunks
 from planward.judgement.problems import ProblemIndex
 from planward.judgement.tables import Tables, compute_tables
 from planward.judgement.tally import Tally
-from planward.judgement.verdicts import Judged, JudgedBy, Rejected, Settings
+from planward.judgement.verdicts import Judge, Judged, JudgedBy, Rejected, Settings
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,11 @@ def judge_file(
         ValueError: no line could be judged; the message shows the first reason.
         VerifierError: no verdict could be reached, or the verifiers disagree.
         OSError: the file cannot be read, or the folder not be written.
+        WorkerKilled: one of the processes was killed.
     """
     tally, line_num = Tally(), 0
     with open_atomic(folder / "verdicts.jsonl") as verdicts, open_atomic(folder / "quarantine.jsonl") as quarantine:
-        results = judge_chunks(iter_chunks(path, advance), index, settings, workers)
+        results = map_chunks(partial(Judge, index, settings), read_chunks(path, advance), workers)
         for result in chain.from_iterable(results):
             line_num += 1
             if isinstance(result, Judged) and not tally.add(result):

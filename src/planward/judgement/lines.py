@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planward.core.lines import Line, iter_lines, parse_object
+from planward.core.lines import Line, iter_chunks, iter_lines, parse_object
 from planward.core.tasks import InvalidLine
 
-CHUNK_BYTES, CHUNK_LINES = 1 << 20, 100  # a chunk is judged by one process: whichever comes first
 MAX_NAME_LENGTH = 200  # characters of a model's name or an id
 UNNAMED = "unnamed"
 
@@ -26,22 +25,15 @@ class Answer:
     shot_num: int
 
 
-def iter_chunks(path: Path, advance: Callable[[int], object]) -> Iterator[list[Line]]:
+def read_chunks(path: Path, advance: Callable[[int], object]) -> Iterator[list[Line]]:
     """Read a file in chunks of lines, blank ones included; see `core.lines`.
 
     Args:
         advance: called with the number of bytes of each chunk, when it has been read.
     """
-    chunk, size = list[Line](), 0
-    for line in iter_lines(path):
-        chunk.append(line)
-        size += line.size
-        if size >= CHUNK_BYTES or len(chunk) == CHUNK_LINES:
-            advance(size)
-            yield chunk
-            chunk, size = [], 0
-    advance(size)
-    yield chunk
+    for chunk in iter_chunks(iter_lines(path)):
+        advance(sum(line.size for line in chunk))
+        yield chunk
 
 
 def parse_answer(line: Line) -> Answer:

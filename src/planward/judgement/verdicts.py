@@ -97,7 +97,7 @@ class Judge:
         self._build_verifier = lru_cache(maxsize=MAX_CACHED_PROBLEMS)(build_verifier)
         self._check_files = lru_cache(maxsize=MAX_CACHED_FILES)(check_files)
 
-    def judge_lines(self, lines: Iterable[Line]) -> list[Result]:
+    def __call__(self, lines: Iterable[Line]) -> list[Result]:
         """Judge lines in their order; raises VerifierError."""
         return [self._judge_line(line) if line.raw.strip() else None for line in lines]
 

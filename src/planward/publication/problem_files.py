@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from planward.core.line_validation import get_scenario
 from planward.core.lines import Line, find_file, iter_lines, parse_object
 from planward.core.records import Record
 from planward.core.tasks import InvalidLine, Task, parse_record
 from planward.pddl.expressions import PddlError
 from planward.publication.provenance import PublicationError
-from planward.stages.split import get_scenario
 from planward.tasks.planning.identity import identify_problem
 
 PROBLEMS_FOLDER = "problems"

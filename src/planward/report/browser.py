@@ -10,7 +10,7 @@ import base64
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from planward.report.data import TrackPredictions
 from planward.report.markup import TEXT_LIMIT
 
 MAX_PAYLOAD_BYTES = 1_200_000  # of the compressed completions in the page
+MAX_PREDICTIONS = 100_000  # of a track, that are kept in memory to choose from; some 5 KB each
 CHAT_PROBLEM = "Problem:\n"  # precedes the problem in a chat prompt
 
 
@@ -60,10 +61,55 @@ def build_plan_browser(
     return PlanBrowser(
         payload=payload,
         shown=sum(len(unit) for unit in units[:shown]),
-        total=sum(len(track.predictions) for track in tracks),
+        total=sum(track.total for track in tracks),
         filters=filters,
         folders=[track.folder for track in tracks],
     )
+
+
+class FirstPredictions:
+    """The predictions of a track that the browser shows first: at most about `limit`, whole problems, of any number.
+
+    Args:
+        shot_nums: those of the track.
+        first_seed: of training.
+    """
+
+    def __init__(self, shot_nums: Collection[int], first_seed: int, limit: int = MAX_PREDICTIONS) -> None:
+        self.total, self._kept = 0, list[Prediction]()
+        self._shot_nums, self._first_seed, self._limit = shot_nums, first_seed, limit
+        self._end: Rank | None = None  # those from this rank on are not kept
+
+    def add(self, prediction: Prediction) -> None:
+        self.total += 1
+        if self._end is None or self._rank(prediction) < self._end:
+            self._kept.append(prediction)
+            if len(self._kept) > 1.5 * self._limit:
+                self._drop_last()
+
+    def select(self) -> list[Prediction]:
+        """Those kept, in the order in which they came."""
+        if len(self._kept) > self._limit:
+            self._drop_last()
+        return self._kept
+
+    def _rank(self, prediction: Prediction) -> Rank:
+        return rank_prediction(prediction, self._shot_nums, self._first_seed)
+
+    def _drop_last(self) -> None:
+        lowest, *ranks = sorted(map(self._rank, self._kept))
+        self._end = end = next((rank for rank in ranks[self._limit - 1 :] if rank > lowest), self._end)
+        if end is not None:
+            self._kept = [prediction for prediction in self._kept if self._rank(prediction) < end]
+
+
+Rank = tuple[int, str]  # of a prediction: the lowest are shown first; equal ones are shown together
+
+
+def rank_prediction(prediction: Prediction, shot_nums: Collection[int], first_seed: int) -> Rank:
+    is_other_seed = prediction.dataset_size > 0 and prediction.seed != first_seed
+    is_between = prediction.shot_num not in (min(shot_nums), max(shot_nums))
+    return 2 if is_other_seed else int(is_between), prediction.id
 
 
 Row = tuple[int, Prediction]  # a prediction with the index of its track
@@ -75,9 +121,8 @@ def _list_units(tracks: Sequence[TrackPredictions]) -> list[Unit]:
     for index, track in enumerate(tracks):
         numbers = {prediction.shot_num for prediction in track.predictions}
         for prediction in track.predictions:
-            is_other_seed = prediction.dataset_size > 0 and prediction.seed != track.first_seed
-            tier = 2 if is_other_seed else int(prediction.shot_num not in (min(numbers), max(numbers)))
-            units[tier, prediction.id, index].append((index, prediction))
+            rank = rank_prediction(prediction, numbers, track.first_seed)
+            units[*rank, index].append((index, prediction))
     return [units[key] for key in sorted(units)]
 
 

@@ -27,7 +27,7 @@ class SampleProblem:
 
 @dataclass(frozen=True)
 class TrackPredictions:
-    """Every prediction of a task's or track's runs, with its problems."""
+    """The predictions of a task's or track's runs, with their problems; of very many, those that are shown first."""
 
     track: str  # planning | selectors | another task
     title: str
@@ -36,6 +36,7 @@ class TrackPredictions:
     problems: Mapping[str, Record]  # of training and test, by id
     first_seed: int  # of the seeds of training
     has_plans: bool  # completions are plans, an action a line
+    total: int  # predictions that are stored
 
 
 @dataclass(frozen=True)

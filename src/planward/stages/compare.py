@@ -5,7 +5,7 @@ from __future__ import annotations
 from planward.analysis import formats, tables
 from planward.analysis.cells import Uncertainty
 from planward.analysis.difficulty import compute_difficulty_table, read_reference_lengths
-from planward.analysis.outcomes import read_outcomes
+from planward.analysis.outcomes import COLUMNS, read_outcomes
 from planward.analysis.pass_at_k import compute_pass_at_k_table, read_samples
 from planward.analysis.success_arrays import SuccessArrays
 from planward.core import paths
@@ -23,7 +23,8 @@ def run(params: Params) -> None:
         SamplesError: the files of sampled completions do not hold the same problems.
     """
     results = paths.results(params.task)
-    outcomes = read_outcomes(results.predictions, params, params.methods)
+    columns = [column for column in COLUMNS if column != "shot_ids"]
+    outcomes = read_outcomes(results.predictions, params, params.methods, columns)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
     trained = outcomes[outcomes["method"].isin(params.methods)]
     answers = SuccessArrays.from_outcomes(trained)

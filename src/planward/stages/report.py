@@ -29,6 +29,7 @@ from planward.params import Params
 from planward.pddl.expressions import UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
 from planward.report import reading
+from planward.report.browser import FirstPredictions
 from planward.report.data import PageData, Provenance, SampleProblem, SelectorData, TrackPredictions
 from planward.report.page import render_page
 from planward.report.sections.task import build_task_section
@@ -155,16 +156,21 @@ def _read_timing(track: Track) -> list[dict[str, Any]]:
 
 
 def _read_predictions(track: Track) -> TrackPredictions | None:
-    """Every prediction of the track; None where there are none."""
-    folder = track.results.predictions
+    """The predictions of the track; None where there are none."""
+    folder, seed = track.results.predictions, track.params.seeds[0]
     files = list_prediction_files(folder, track.params, track.methods)
-    predictions = [prediction for path in files for prediction in read_predictions(path)]
-    if not predictions:
+    shot_nums = {prediction.shot_num for path in [*files][:1] for prediction in read_predictions(path)}
+    first = FirstPredictions(shot_nums, seed)  # every file has the same numbers of worked examples
+    for path in files:
+        for prediction in read_predictions(path):
+            first.add(prediction)
+    if not first.total:
         return None
     problems = reading.read_problems(track.results.score if track.is_task else paths.SELECTORS.dialects)
     has_plans = track.name == "planning" or not track.is_task
-    seed = track.params.seeds[0]
-    return TrackPredictions(track.name, track.title, str(folder), predictions, problems, seed, has_plans)
+    return TrackPredictions(
+        track.name, track.title, str(folder), first.select(), problems, seed, has_plans, first.total
+    )
 
 
 def _count_short_prompts(track: Track) -> dict[Path, int]:

@@ -12,6 +12,8 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,14 @@ from tqdm import tqdm
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
 from planward.core.hashing import hash_fraction
-from planward.core.lines import Line, iter_lines, parse_object
+from planward.core.line_validation import ChunkValidator, DomainChecks, ValidatedLine, iter_line_chunks
+from planward.core.parallel import map_chunks
 from planward.core.paths import HELD_OUT, SPLITS
-from planward.core.registry import load_task
 from planward.core.tasks import InvalidLine
 from planward.params import Params, ParamsError
 
 FILES = (*SPLITS, HELD_OUT)
-MAX_REASON_LENGTH = 2000  # characters
+CHUNKS_ALONE = 20  # of lines: in a fraction of the time, more processes would only start
 
 
 @dataclass
@@ -51,62 +53,53 @@ def run(params: Params) -> None:
         ParamsError: a held-out domain has no problems, or no other domain has any.
         ValueError: there are no lines, or a domain has no valid line; the message shows the first reason.
         VerifierError: no verdict on a reference completion could be reached.
+        WorkerKilled: one of the processes was killed.
     """
     problems, folder = paths.results(params.task).problems, paths.results(params.task).split
-    files = sorted(problems.rglob("*.jsonl"))
-    task, counts = load_task(params), Counts()
+    counts, domains = Counts(), DomainChecks(params)
     with ExitStack() as stack:
         outputs = {file: stack.enter_context(open_atomic(folder / f"{file}.jsonl")) for file in FILES}
         quarantine = stack.enter_context(open_atomic(folder / "quarantine.jsonl"))
         index = stack.enter_context(ProblemIndex())
-        lines = ((file, line) for file in files for line in iter_lines(file) if line.raw.strip())
-        for file, line in tqdm(lines, desc="splitting", unit="line"):
-            name, number = file.relative_to(problems).as_posix(), line.number
-            domain = file.stem if file.stem in task.domains else ""
-            try:
-                data = parse_object(line)
-                scenario = get_scenario(data, domain)
-                domain = scenario if scenario in task.domains else ""
-                record, core = task.validate_line(data, scenario)
-                check_text(data, line)
-                if first := index.find_first(record.id, f"{name}:{number}"):
-                    raise InvalidLine(f"duplicate: a renaming of {first}")
-            except InvalidLine as error:
-                reason, text = shorten(str(error)), line.raw.decode("utf-8", "backslashreplace")
-                row = {"file": name, "line": number, "reason": reason, "text": text}
+        chunks = map_chunks(
+            partial(ChunkValidator, params), iter_line_chunks(problems), count_workers(params), CHUNKS_ALONE
+        )
+        for line in tqdm(chain.from_iterable(chunks), desc="splitting", unit="line"):
+            domain = line.domain
+            if not line.reason:
+                line = check_first(line, domains, index)
+            if line.reason:
+                text = line.line.raw.decode("utf-8", "backslashreplace")
+                row = {"file": line.file, "line": line.line.number, "reason": line.reason, "text": text}
                 quarantine.write(json.dumps(row, ensure_ascii=True) + "\n")
-                counts.reasons[reason.partition(":")[0]] += 1
-                counts.first_reason.setdefault(domain, f"{name}:{number}: {reason}")
+                counts.reasons[line.reason.partition(":")[0]] += 1
+                counts.first_reason.setdefault(domain, f"{line.place}: {line.reason}")
             else:
-                output = HELD_OUT if domain in params.split.held_out_domains else assign_split(core, params)
+                output = HELD_OUT if domain in params.split.held_out_domains else assign_split(line.core, params)
                 counts.valid[output][domain] += 1
-                counts.constrained[output] += record.constrained
-                outputs[output].write(record.model_dump_json(exclude_none=True) + "\n")
+                counts.constrained[output] += line.constrained
+                outputs[output].write(line.record + "\n")
             counts.lines[domain] += 1
         check_domains(counts, problems)
         check_held_out_domains(counts, params)
     write_json(folder / "metrics.json", compute_metrics(counts))
 
 
-def check_text(data: dict[str, Any], line: Line) -> None:
-    """Raise InvalidLine where a string of the line cannot be written as UTF-8: an escaped half of a surrogate pair."""
-    if b"\\ud" in line.raw.lower():
-        try:
-            json.dumps(data, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            raise InvalidLine("bad JSON: half of a surrogate pair") from None
+def count_workers(params: Params) -> int:
+    """The processes that validate lines: `val.workers`, for a task with that key."""
+    val = getattr(params, "val", None)
+    return int(val.workers) if val else 1
 
 
-def shorten(reason: str) -> str:
-    """Cut a reason that quotes much of a file."""
-    return reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]} ..."
-
-
-def get_scenario(data: dict[str, Any], default: str) -> str:
-    """The domain that a line names in `meta.scenario`, else `default`: the one its file is named after."""
-    meta = data.get("meta")
-    scenario = meta.get("scenario") if isinstance(meta, dict) else None
-    return scenario.lower() if isinstance(scenario, str) and scenario else default
+def check_first(line: ValidatedLine, domains: DomainChecks, index: ProblemIndex) -> ValidatedLine:
+    """Reject a valid line whose domain fails, or whose problem an earlier line has."""
+    try:
+        domains.check(line)
+        if first := index.find_first(line.id, line.place):
+            raise InvalidLine(f"duplicate: a renaming of {first}")
+    except InvalidLine as error:
+        return line.reject(error)
+    return line
 
 
 def assign_split(core: str, params: Params) -> str:

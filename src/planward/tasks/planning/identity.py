@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from planward.pddl.canonical import hash_problem, hash_without_constraints
 from planward.pddl.expansion import check_files
 from planward.pddl.expressions import LimitError, UnsupportedError
-from planward.pddl.language import load_domain, load_problem
+from planward.pddl.language import Problem, load_domain, load_problem
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,19 @@ class ProblemIdentity:
     action_size: int = 0
 
 
-def identify_problem(domain_file: Path, problem_file: Path) -> ProblemIdentity:
+def identify_problem(
+    domain_file: Path, problem_file: Path, load: Callable[[], Problem] | None = None
+) -> ProblemIdentity:
     """Compute a problem's digests; those of its words where the parser does not support the language.
+
+    Args:
+        load: loads the problem of these files; by default it is parsed.
 
     Raises:
         PddlError: the files are unusable.
     """
     try:
-        problem = load_problem(problem_file, load_domain(domain_file))
+        problem = load() if load else load_problem(problem_file, load_domain(domain_file))
     except UnsupportedError:
         check_files(domain_file, problem_file)
         words = problem_file.read_text(encoding="utf-8").lower().split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from planward.core.records import Record
 from planward.core.tasks import InvalidLine, Task, parse_record
 from planward.core.verdicts import Verdict, VerifierError
 from planward.pddl.expressions import PddlError, UnsupportedError
+from planward.pddl.language import Problem
 from planward.pddl.search import SearchLimitError, UnsolvableError
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.identity import ProblemIdentity, identify_problem
@@ -25,18 +27,30 @@ MAX_PLAN_EXPANSION = 2_000_000  # atoms of a reference plan's actions, quantifie
 class LineValidator:
     """Validates the lines of a folder of problems; VAL judges the first reference plan for each domain file."""
 
-    def __init__(self, task: Task, params: PlanningParams, root: Path) -> None:
-        self.task, self.params, self.root = task, params, root
+    def __init__(
+        self, task: Task, params: PlanningParams, root: Path, load_problem: Callable[[str, str], Problem]
+    ) -> None:
+        """`load_problem` loads the files that a line names; the verifier of `task` uses it too, so it may cache."""
+        self.task, self.params, self.root, self.load_problem = task, params, root, load_problem
         self.accepted_domains: set[str] = set()  # digests of domain files that VAL accepts
 
     def validate_line(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
         """See `Task.validate_line`."""
+        record, core, digest = self.validate_problem(line, domain)
+        if digest not in self.accepted_domains:
+            self.check_domain(record)
+            self.accepted_domains.add(digest)
+        return record, core
+
+    def validate_problem(self, line: dict[str, Any], domain: str) -> tuple[Record, str, str]:
+        """See `SplitValidation.validate_problem`; the key is a digest of the domain file."""
         record = parse_record(line, domain)
         paths = find_file(self.root, record.meta.domain_file), find_file(self.root, record.meta.problem_file)
         if domain not in self.params.difficulty:
             raise InvalidLine(f"unknown domain: {domain!r} has no entry under `difficulty` in params.yaml")
         try:
-            identity: ProblemIdentity = identify_problem(*paths)
+            load = partial(self.load_problem, record.meta.domain_file, record.meta.problem_file)
+            identity: ProblemIdentity = identify_problem(*paths, load)
             if not record.response:
                 plan = find_reference_plan(*paths, self.params.problems)
                 record = record.model_copy(update={"response": "\n".join(plan)})
@@ -56,8 +70,16 @@ class LineValidator:
         if not verdict.plan:
             raise InvalidLine("nothing to plan: the goal holds at the start")
         record = record.model_copy(update={"id": identity.digest[:16], "constrained": identity.constrained})
-        self._check_domain(record)
-        return record, identity.core[:16]
+        return record, identity.core[:16], hashlib.sha256(paths[0].read_bytes()).hexdigest()
+
+    def check_domain(self, record: Record) -> None:
+        """Raise InvalidLine where VAL, which supports less than the parser, rejects the domain or the reference."""
+        try:
+            verdict = self._call_verifier(lambda: self.task.judge([(record, record.response or "")])[0])
+        except InputError as error:
+            raise InvalidLine(f"bad PDDL: {self._shorten(error)}") from None
+        if not verdict.success:
+            raise InvalidLine(f"bad reference plan: VAL says {verdict.label}: {verdict.detail}")
 
     def _call_verifier(self, verify: Callable[[], Verdict]) -> Verdict:
         """Return a verdict; raises InvalidLine where VAL reaches none on this line and works on a known problem.
@@ -71,19 +93,6 @@ class LineValidator:
             check_known_verdicts(self.params.val.timeout)
             warnings.warn(str(error), stacklevel=2)  # not in the quarantine: times and folders differ between runs
             raise InvalidLine("verifier: VAL reaches no verdict on this line, and does on a known problem") from None
-
-    def _check_domain(self, record: Record) -> None:
-        """Raise InvalidLine where VAL, which supports less than the parser, rejects the domain."""
-        digest = hashlib.sha256((self.root / record.meta.domain_file).read_bytes()).hexdigest()
-        if digest in self.accepted_domains:
-            return
-        try:
-            verdict = self._call_verifier(lambda: self.task.judge([(record, record.response or "")])[0])
-        except InputError as error:
-            raise InvalidLine(f"bad PDDL: {self._shorten(error)}") from None
-        if not verdict.success:
-            raise InvalidLine(f"bad reference plan: VAL says {verdict.label}: {verdict.detail}")
-        self.accepted_domains.add(digest)
 
     def _shorten(self, error: Exception) -> str:
         """Format an error with paths relative to the data root."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -14,6 +17,7 @@ from tqdm import tqdm
 
 from planward.core.files import open_atomic, replace_atomic, write_jsonl
 from planward.core.hashing import hash_fraction
+from planward.core.parallel import count_threads, map_chunks
 from planward.core.records import Meta, Record
 from planward.params import ParamsError
 from planward.pddl.canonical import hash_problem
@@ -27,6 +31,7 @@ from planward.tasks.planning.planbench import copy_problems
 from planward.tasks.planning.prompt import INSTRUCTION
 
 T = TypeVar("T")
+MIN_PROBLEMS_IN_PARALLEL = 5000  # fewer take less time than processes to start
 _DEFINES_DOMAIN = re.compile(r"\A(?:\s|;[^\n]*)*\(\s*define\s*\(\s*domain\s", re.IGNORECASE)
 
 
@@ -36,7 +41,7 @@ def prepare_problems(params: PlanningParams, folder: Path) -> None:
     if source != "generated" and not path.exists():
         raise ParamsError(f"params.yaml: problems.path: {path} does not exist")
     if source == "generated":
-        write_jsonl(folder / "problems.jsonl", generate_records(params, folder))
+        generate_problems(params, folder)
     elif source == "pddl":
         copy_tree(path, ("*.pddl",), folder)
         write_jsonl(folder / "problems.jsonl", iter_pddl_records(folder, path.resolve().name, params.difficulty))
@@ -47,14 +52,25 @@ def prepare_problems(params: PlanningParams, folder: Path) -> None:
         copy_tree(path if path.is_dir() else path.parent, patterns, folder)
 
 
-def copy_tree(folder: Path, patterns: Iterable[str], to: Path) -> None:
+def copy_tree(folder: Path, patterns: Collection[str], to: Path) -> None:
     """Copy matching files with their folders below `folder`; raises ParamsError where there are none."""
-    files = sorted({file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()})
+    files = list(map(str, iter_files(folder, patterns)))  # paths take several times the memory
     if not files:
         raise ParamsError(f"params.yaml: problems.path: {folder} holds no {' or '.join(patterns)}")
     for file in tqdm(files, desc="copying", unit="file"):
-        with replace_atomic(to / file.relative_to(folder)) as partial:
+        with replace_atomic(to / Path(file).relative_to(folder)) as partial:
             shutil.copyfile(file, partial)
+
+
+def iter_files(folder: Path, patterns: Collection[str]) -> Iterator[Path]:
+    """Yield the files below `folder` whose names match a pattern, in the order of sorted paths."""
+    with os.scandir(folder) as entries:
+        names = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    for name, is_folder in names:
+        if is_folder:
+            yield from iter_files(folder / name, patterns)
+        elif any(fnmatchcase(name, pattern) for pattern in patterns) and (folder / name).is_file():
+            yield folder / name
 
 
 def iter_pddl_records(root: Path, name: str, known: Container[str]) -> Iterator[Record]:
@@ -64,7 +80,7 @@ def iter_pddl_records(root: Path, name: str, known: Container[str]) -> Iterator[
         name: of the folder that was copied to `root`.
         known: names of the domains in params.yaml.
     """
-    for file in sorted(root.rglob("*.pddl")):
+    for file in iter_files(root, ("*.pddl",)):
         if is_domain_file(file):
             continue
         domain_file = find_domain_file(file, root)
@@ -109,10 +125,23 @@ def find_domain_name(folder: str, domain_file: Path, known: Container[str]) -> s
     return folder.lower()
 
 
-def generate_records(params: PlanningParams, folder: Path) -> Iterator[Record]:
-    """Generate the problems of all domains; see `generate_domain_records`."""
-    for domain in params.problems.generated:
-        yield from generate_domain_records(params, domain, folder)
+def generate_problems(params: PlanningParams, folder: Path) -> None:
+    """Write the problems of all domains; where they are many, those of several domains at once."""
+    domains, problems = list(params.problems.generated), params.problems
+    is_large = sum(map(problems.count, domains)) >= MIN_PROBLEMS_IN_PARALLEL
+    workers = min(count_threads(), len(domains)) if is_large else 1
+    with open_atomic(folder / "problems.jsonl") as out:
+        for part in map_chunks(partial(partial, _write_domain, params, folder), domains, workers):
+            with part.open(encoding="utf-8") as lines:
+                shutil.copyfileobj(lines, out)
+            part.unlink()
+
+
+def _write_domain(params: PlanningParams, folder: Path, domain: str) -> Path:
+    """Generate a domain's problems; returns the file of their records, which the split would not read."""
+    path = folder / f"{domain}.part"
+    write_jsonl(path, generate_domain_records(params, domain, folder))
+    return path
 
 
 def generate_domain_records(params: PlanningParams, domain: str, folder: Path) -> Iterator[Record]:

@@ -19,7 +19,7 @@ from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.renaming import invert_names, rename_plan, rename_problem, sample_object_names
 from planward.pddl.simulation import PlanVerifier
 from planward.tasks.planning.completion import MAX_CHARS, extract_plan
-from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.config import REFERENCE_LENGTH, PlanningParams
 from planward.tasks.planning.difficulty import parse_difficulty
 from planward.tasks.planning.examples import sample_examples
 from planward.tasks.planning.identity import identify_problem
@@ -36,7 +36,7 @@ MIN_PLANS_WITH_PROGRESS = 200  # VAL takes seconds for more, so a progress bar i
 
 
 class PlanningTask:
-    """Implements `planward.core.tasks.Task` for problems whose PDDL files are below `root`."""
+    """Implements `Task` and the optional parts of `core.tasks` for problems whose PDDL files are below `root`."""
 
     name = "planning"
     labels = tuple(map(str, Label))
@@ -44,8 +44,8 @@ class PlanningTask:
     def __init__(self, params: PlanningParams, root: Path) -> None:
         self.params, self.root = params, root
         self.domains = tuple(params.difficulty)
-        self.line_validator = LineValidator(self, params, root)
         self.load_problem = lru_cache(maxsize=4096)(self._load_problem)
+        self.line_validator = LineValidator(self, params, root, self.load_problem)
         self.load_lexicon = lru_cache(maxsize=2048)(self._load_lexicon)
         self.build_verifier = lru_cache(maxsize=64)(lambda *files: PlanVerifier(self.load_problem(*files)))
         self.compute_core = cache(lambda *files: identify_problem(*(root / file for file in files)).core)
@@ -64,10 +64,18 @@ class PlanningTask:
     def validate_line(self, line: dict[str, Any], domain: str) -> tuple[Record, str]:
         return self.line_validator.validate_line(line, domain)
 
+    def validate_problem(self, line: dict[str, Any], domain: str) -> tuple[Record, str, str]:
+        return self.line_validator.validate_problem(line, domain)
+
+    def check_domain(self, problem: Record) -> None:
+        self.line_validator.check_domain(problem)
+
     def score_difficulty(self, problem: Record) -> float | None:
         """Compute the difficulty; None where the file's name does not match the domain's pattern."""
-        length = len(extract_plan(problem.response or "") or ())
-        return parse_difficulty(problem.meta.problem_file, self.params.difficulty[problem.domain], length)
+        difficulty, length = self.params.difficulty[problem.domain], 0
+        if REFERENCE_LENGTH in difficulty.weights:
+            length = len(extract_plan(problem.response or "") or ())
+        return parse_difficulty(problem.meta.problem_file, difficulty, length)
 
     def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
         return sample_examples(problem, pool, count, seed)
