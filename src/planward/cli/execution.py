@@ -6,7 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,12 @@ def run_stage(
     limit_threads()
     end_with_parent()
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes
-    with report_errors(), lock_stage(LOCKS / f"{track or task}-{stage}") if is_first else nullcontext():
+    with report_errors(), ExitStack() as held:
         start = time.perf_counter()
         with guard_parameters(find_pipeline(track or task)) if is_first else nullcontext():
             params = load_params(task)
+            if is_first:  # not before: outside a project nothing is written
+                held.enter_context(lock_stage(LOCKS / f"{track or task}-{stage}"))
             check_stage(Stage(stage, track or task, run), params)
             function(params)
         if is_first:

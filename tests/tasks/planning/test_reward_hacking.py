@@ -20,7 +20,7 @@ from planward import val
 from planward.core.records import Record
 from planward.core.verdicts import Label, Outcome, Verdict
 from planward.params import Params
-from planward.tasks.planning.completion import MAX_ACTIONS, extract_plan
+from planward.tasks.planning.completion import MAX_ACTIONS, MAX_CHARS, extract_plan
 from planward.tasks.planning.domains import load_domain_text
 from planward.tasks.planning.reward import compute_reward
 from planward.tasks.planning.task import PlanningTask
@@ -223,17 +223,19 @@ CASES = build_cases(
         ("\n".join(GOAL * 50_000), None),
         ("\n".join(IDLE * ((MAX_ACTIONS - 4) // 2) + SHORT), IDLE * ((MAX_ACTIONS - 4) // 2) + SHORT),
         ("\n".join(IDLE * ((MAX_ACTIONS - 4) // 2) + SHORT + [LAST]), None),
-        ("I think.\n" * 100_000 + PLAN, SHORT),
-        (PLAN + "\nI think." * 100_000, SHORT),
-        ("\n" * 500_000 + PLAN + ";" * 500_000, SHORT),
-        (f"({'pick-up b2' + ' ' * 1_000_000})\n" + "\n".join(SHORT[1:]), SHORT),
-        (f"(pick-up {'b' * 1_000_000})", [f"(pick-up {'b' * 1_000_000})"]),
-        (f"({'pick-up' * 100_000} b2)", [f"({'pick-up' * 100_000} b2)"]),
-        (f"(stack{' b1' * 300_000})", [f"(stack{' b1' * 300_000})"]),
-        ("(" * 1_000_000, None),
+        ("I think.\n" * 40_000 + PLAN, SHORT),
+        (PLAN + "\nI think." * 40_000, SHORT),
+        ("\n" * 150_000 + PLAN + ";" * 150_000, SHORT),
+        (f"({'pick-up b2' + ' ' * 300_000})\n" + "\n".join(SHORT[1:]), SHORT),
+        (f"(pick-up {'b' * 300_000})", [f"(pick-up {'b' * 300_000})"]),
+        (f"({'pick-up' * 50_000} b2)", [f"({'pick-up' * 50_000} b2)"]),
+        (f"(stack{' b1' * 100_000})", [f"(stack{' b1' * 100_000})"]),
+        ("(" * 300_000, None),
         (" ".join(SHORT * 20_000), None),
-        ("<think>" * 150_000 + PLAN, []),
-        ("<end>" * 200_000 + PLAN, SHORT),
+        ("<think>" * 50_000 + PLAN, []),
+        ("<end>" * 70_000 + PLAN, SHORT),
+        (PLAN + " " * (MAX_CHARS - len(PLAN)), SHORT),
+        (PLAN + " " * (MAX_CHARS - len(PLAN) + 1), None),
     ],
     brackets=[
         (format_lines("({})"), None),
