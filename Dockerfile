@@ -12,10 +12,10 @@ RUN apt-get update \
 # Any user may run it, so that files in a mounted folder belong to the folder's owner; Git must trust that folder.
 RUN useradd --uid 1000 --create-home planward \
  && chmod 1777 /home/planward \
- && git config --system --add safe.directory /work
+ && git config --system --add safe.directory /project
 # A mounted checkout runs its own code, which is the code that DVC hashes.
-ENV HOME=/home/planward USER=planward PYTHONPATH=/work/src
-WORKDIR /work
+ENV HOME=/home/planward USER=planward PYTHONPATH=/project/src
+WORKDIR /project
 ENTRYPOINT ["planward"]
 CMD ["--help"]
 COPY requirements.lock /opt/planward/

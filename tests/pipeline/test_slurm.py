@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+import crashes
 from project import Project
 from slurm_cluster import PATH, SlurmCluster, find_missing
 
@@ -20,24 +20,10 @@ MISSING = find_missing() or ("" if find_spec("snakemake_executor_plugin_slurm") 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 PARAMS = """
-dataset_sizes: [10]
 seeds: [3407, 1]
-tracks: []
-problems:
-  generated:
-    blocksworld: {count: 16, blocks: [3, 4]}
-    ferry: {count: 16, locations: [3, 4], cars: [2, 3]}
-    grippers: {count: 0}
-    spanner: {count: 0}
-    delivery: {count: 0}
-    elevator: {count: 0}
-split: {held_out_domains: []}
 sft: {epochs: 60, save_steps: 4}
-grpo: {steps: 60, batch_size: 4, num_generations: 4, save_steps: 4}
-evaluate: {samples: {methods: []}}
-transfer: {dataset_size: 10}
-ablations: {dataset_size: 10, run: []}
-"""  # laid over workflow/recipes/quick.yaml
+grpo: {steps: 60, save_steps: 4}
+"""  # laid over those of the kills: longer training, two seeds
 TARGETS = ["results/models/grpo-10-3407", "results/models/sft-10-1"]
 
 
@@ -81,12 +67,13 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
     assert second.returncode == 0, output
     log = (project.folder / "logs/grpo/10-3407.log").read_text()
     assert f"{checkpoint.name.rpartition('-')[2]}/60" in log  # where the progress bar starts again
-    assert read_hashes(project) == read_hashes(local)
+    assert crashes.read_hashes(project.folder) == crashes.read_hashes(local.folder)
 
 
 def build_project(folder: Path) -> Project:
     project = Project(folder)
     project.run("planward", "params", "workflow/recipes/quick.yaml")
+    project.lay_over(crashes.PARAMS)
     project.lay_over(PARAMS)
     return project
 
@@ -115,12 +102,3 @@ def list_checkpoints(project: Project, method: str) -> list[Path]:
     return [
         journal.parent for journal in (project.folder / ".checkpoints").glob(f"{method}-*/checkpoint-*/journal.json")
     ]
-
-
-def read_hashes(project: Project) -> dict[str, dict[str, str]]:
-    """The hash of every output by stage, without those of timings."""
-    stages = yaml.safe_load((project.folder / "dvc.lock").read_text())["stages"]
-    return {
-        name: {out["path"]: out["md5"] for out in stage["outs"] if "timing" not in out["path"]}
-        for name, stage in stages.items()
-    }
