@@ -69,6 +69,7 @@ VICTIMS = {
 }  # of a campaign
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 RUN_S = 900  # any run takes less
+END_S = 5  # in which what a killed command started must end as well
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,7 @@ class Campaign:
                 with suppress(psutil.NoSuchProcess):
                     victim.send_signal(trial.number)
             process.wait(RUN_S)
-        time.sleep(0.5)  # for the kernel's signal to the children
-        faults = [f"left behind: {' '.join(orphan.cmdline())}" for orphan in find_processes(project)]
+        faults = [f"left behind: {orphan}" for orphan in wait_for_end(project)]
         with (project / "rerun.log").open("w") as log:
             status = start(COMMANDS[trial.command], project, log).wait(RUN_S)
         output = (project / "rerun.log").read_text()
@@ -180,8 +180,11 @@ def draw_trials(rng: Random, count: int, seconds: dict[str, float]) -> Iterator[
 
 
 def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    """Start a command in a session of its own; its stages run in sh, which need not turn into them as bash does."""
+    environment = os.environ | {
+        "SHELL": "/bin/sh",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     return subprocess.Popen(
         command.split(),
         cwd=project,
@@ -213,7 +216,7 @@ def find_victims(process: subprocess.Popen[bytes], victim: str) -> list[psutil.P
 
 def is_victim(process: psutil.Process, victim: str) -> bool:
     """Whether a process is Snakemake, DVC or a stage."""
-    words = [Path(word).name for word in process.cmdline()[:2]]
+    words = [Path(word).name for word in process.cmdline()[:4]]  # python -P -m planward
     return {"stage": "planward"}.get(victim, victim) in words
 
 
@@ -226,6 +229,16 @@ def find_processes(project: Path) -> list[psutil.Process]:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
+    return found
+
+
+def wait_for_end(project: Path) -> list[str]:
+    """The commands of a project's processes that live on for END_S."""
+    _, living = psutil.wait_procs(find_processes(project), END_S)
+    found = []
+    for process in living:
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            found.append(" ".join(process.cmdline()))
     return found
 
 

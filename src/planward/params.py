@@ -603,9 +603,12 @@ def validate_section(model: type[AnySection], raw: Any, source: str) -> AnySecti
 
 
 def lay_over(document: Any, changes: dict[str, Any]) -> None:
-    """Write the values of `changes` into `document`, section by section; lists are replaced, comments kept."""
+    """Write the values of `changes` into `document`, section by section; comments are kept.
+
+    Lists are replaced, and so is a section by an empty one.
+    """
     for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(document.get(key), dict):
+        if value and isinstance(value, dict) and isinstance(document.get(key), dict):
             lay_over(document[key], value)
         elif isinstance(value, list) and isinstance(document.get(key), list):
             if not document[key] and hasattr(document[key], "fa"):

@@ -190,6 +190,17 @@ def test_params_shows_what_a_recipe_changes(quick: Path) -> None:
     assert (quick / "params.yaml").read_text() == before
 
 
+def test_an_empty_section_replaces_the_whole(quick: Path) -> None:
+    (quick / "mine.yaml").write_text("difficulty: {ferry: {}}\n")
+    old = yaml.safe_load((quick / "params.yaml").read_text())["difficulty"]["ferry"]
+    done = CliRunner().invoke(app, ["params", "mine.yaml", "--show"])
+    assert done.stdout == f"params.yaml: difficulty.ferry: {json.dumps(old)} -> {{}}\n"
+    assert CliRunner().invoke(app, ["params", "mine.yaml"]).stdout == PARAMS_OUTPUT
+    changed = yaml.safe_load((quick / "params.yaml").read_text())["difficulty"]
+    assert changed["ferry"] == {}
+    assert changed["blocksworld"]
+
+
 def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
     (quick / "params.yaml").write_text((quick / "params.yaml").read_text().replace("beta:", "betta:"))
     for command in (["problems"], ["split"], ["score"], SCHEDULE, ["evaluate", "--method", "base"], *TRACK):

@@ -27,10 +27,10 @@ end_with_parent()
 print(os.getpid(), flush=True)
 time.sleep(60)
 """
-DVC = f"""
+DVC = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.run([sys.executable, "-c", {STAGE!r}])
+subprocess.run([sys.argv[1], "-c", f"{sys.executable} stage.py"])
 time.sleep(60)
 """  # as the rules start it: SIGTERM is left to the stage
 
@@ -53,10 +53,12 @@ def test_a_stage_runs_once_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 @pytest.mark.parametrize("slurm", [False, True])
-def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(slurm: bool, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"} | {DVC_VARIABLE: "sft"}
-    environment |= {"SLURM_JOB_ID": "1"} if slurm else {}
-    command = [sys.executable, "-c", DVC]
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
+def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(shell: str, slurm: bool, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"}
+    environment |= {DVC_VARIABLE: "sft", "SHELL": shell} | ({"SLURM_JOB_ID": "1"} if slurm else {})
+    (tmp_path / "stage.py").write_text(STAGE)
+    command = [sys.executable, "-c", DVC, shell]
     dvc = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert dvc.stdout is not None
     stage = psutil.Process(int(dvc.stdout.readline()))

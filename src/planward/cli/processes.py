@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+
+import psutil
 
 DVC_VARIABLE = "DVC_STAGE"  # set by DVC for the commands that it runs
 SLURM_VARIABLE = "SLURM_JOB_ID"
@@ -29,9 +32,25 @@ def end_with_parent() -> None:
     A stage that outlived DVC would write its outputs beside the next run. SIGTERM, which the rules ignore, ends it as
     well, but for Slurm's: a job that ends by itself is not requeued.
     """
-    if os.environ.get(DVC_VARIABLE) and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if is_slurm_job() else signal.SIG_DFL)
+    if not os.environ.get(DVC_VARIABLE) or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if is_slurm_job() else signal.SIG_DFL)
+    if shell := find_shell():
+        Thread(target=_end_with, args=(shell.parent(),), daemon=True).start()
+
+
+def find_shell() -> psutil.Process | None:
+    """The shell that DVC runs this process with, where it waits; bash turns into the process instead, dash does not."""
+    parent = psutil.Process().parent()
+    shell = os.environ.get("SHELL") or "/bin/sh"  # as DVC chooses it
+    return parent if parent and parent.cmdline()[:1] == [shell] else None
+
+
+def _end_with(process: psutil.Process | None) -> None:
+    if process:
+        process.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_slurm_job() -> bool:

@@ -92,7 +92,7 @@ def list_changes(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[st
     """Yield the key, the old and the new value of each difference; the old value of a new key is None."""
     for key, value in after.items():
         old = before.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
+        if value and isinstance(old, dict) and isinstance(value, dict):
             yield from list_changes(old, value, f"{prefix}{key}.")
         elif old != value or key not in before:
             yield f"{prefix}{key}", old, value
