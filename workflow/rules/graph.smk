@@ -14,6 +14,7 @@ from dvc.repo import Repo
 ITEM = re.compile(r"\$\{(?:item\.)?(\w+)\}")  # a value of a matrix or foreach in the text of a dvc.yaml
 
 repo = Repo(_wait_for_lock=True)
+changed = find_changed(repo) if workflow.is_main_process else set()  # not again in every job
 graph = repo.index.graph  # an edge leads from a stage to one that it needs
 
 # Of two stages that could run, the one with the longer path to the end goes first.
@@ -25,20 +26,25 @@ for stage in nx.topological_sort(graph):  # those that need a stage come before 
 # the inputs of all others are marked as ancient.
 now = Path(".snakemake/now")
 stale = set()
-if workflow.is_main_process:  # not again in every job
-    changed = get_status(repo)
+if workflow.is_main_process:
     for stage in graph:
-        if stage.addressing in changed and not stage.frozen:
+        if stage.addressing in changed:
             stale |= {stage, *nx.ancestors(graph, stage)}
     now.parent.mkdir(exist_ok=True)
     now.write_text(uuid.uuid4().hex)
+
+
+@cache
+def load_resolver(file):
+    """DVC's parser of a dvc.yaml, with its parameters."""
+    return load_file(repo, file).resolver
 
 
 class Family:
     """The stages of one entry of a dvc.yaml: one, or one for each combination of its wildcards' values."""
 
     def __init__(self, file, name, stages):
-        resolver = load_file(repo, file).resolver
+        resolver = load_resolver(file)
         definition = resolver.definitions[name]
         track = os.path.relpath(os.path.dirname(file), repo.root_dir)
         self.rule = (name if track == "." else f"{os.path.basename(track)}_{name}").replace("-", "_")

@@ -32,14 +32,19 @@ def remove_stale_locks():
     fcntl.flock(run_lock, fcntl.LOCK_SH)
 
 
-def get_status(repo):
-    """DVC's status; raises WorkflowError where another process has the stages' files."""
+def find_changed(repo):
+    """The addresses of the stages that DVC finds changed.
+
+    Raises:
+        WorkflowError: another process has the stages' files.
+    """
     try:
-        return repo.status()
+        with repo.lock:
+            return {stage.addressing for stage in repo.index.stages if not stage.frozen and stage.status()}
     except RWLockFileCorruptedError:  # DVC was killed while it wrote the file
         logger.warning(f"Removed {DVC_LOCK}, which a killed process left incomplete.")
         DVC_LOCK.unlink()
-        return repo.status()
+        return find_changed(repo)
     except LockError as error:
         raise WorkflowError(f"DVC: {error}") from None
 
