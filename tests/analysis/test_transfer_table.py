@@ -45,7 +45,7 @@ def answers(draw: st.DrawFn) -> dict[str, Any]:
     return {"domains": domains, "solved": solved, "original": original, "seeds": seeds}
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(answers())
 def test_rows_are_counts_of_the_predictions(case: dict[str, Any]) -> None:
     domains, solved, original = case["domains"], case["solved"], case["original"]

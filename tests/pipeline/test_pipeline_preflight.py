@@ -43,6 +43,19 @@ def fail(project: Project, *command: str) -> str:
     return done.stdout + done.stderr
 
 
+def test_snakemake_checks_the_parameters_before_dvc_reads_them(project: Project) -> None:
+    file = project.folder / "params.yaml"
+    before = file.read_text()
+    try:
+        project.edit("  beta:", "  betta:")
+        assert "grpo.betta: unknown key" in fail(project, "snakemake", "--dry-run")
+        lines = [f"level{level}: &l{level} [{f'*l{level - 1}, ' * 9}]\n" for level in range(1, 12)]
+        file.write_text(before + "level0: &l0 [x]\n" + "".join(lines))  # 31 billion values, which DVC would write out
+        assert "values once aliases (*name) are written out" in fail(project, "snakemake", "--dry-run")
+    finally:
+        file.write_text(before)
+
+
 def test_snakemake_stops_before_the_first_job_where_a_later_one_cannot_run(project: Project) -> None:
     output = fail(project, "snakemake", "--cores", "2", "results/report.html")
     assert "the environment variable PREFLIGHT_TEST_KEY is not set" in output

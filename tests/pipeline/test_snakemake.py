@@ -43,7 +43,7 @@ class Pipeline:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("Snakefile", ".dvcignore"):
+        for name in ("Snakefile", ".dvcignore", "params.yaml"):
             shutil.copy(ROOT / name, folder / name)
         for name in ("workflow/rules", "profiles/default"):
             shutil.copytree(ROOT / name, folder / name)

@@ -10,11 +10,23 @@ import networkx as nx
 from dvc.dependency import ParamsDependency
 from dvc.dvcfile import load_file
 from dvc.repo import Repo
+from snakemake.exceptions import WorkflowError
+
+from planward.core.paths import list_tracks
+from planward.core.recipes import check_params
+from planward.params import ParamsError
 
 ITEM = re.compile(r"\$\{(?:item\.)?(\w+)\}")  # a value of a matrix or foreach in the text of a dvc.yaml
 
+if workflow.is_main_process:  # not again in every job
+    try:  # before DVC, which writes out whatever aliases stand for
+        for track in list_tracks():
+            check_params(track)
+    except ParamsError as error:
+        raise WorkflowError(error) from None
+
 repo = Repo(_wait_for_lock=True)
-changed = find_changed(repo) if workflow.is_main_process else set()  # not again in every job
+changed = find_changed(repo) if workflow.is_main_process else set()
 graph = repo.index.graph  # an edge leads from a stage to one that it needs
 
 # Of two stages that could run, the one with the longer path to the end goes first.

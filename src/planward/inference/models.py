@@ -114,13 +114,14 @@ def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) ->
     """
     check_model_folder(path)
     import torch
-    from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not has_adapter(path):
         return AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
         )
+    from peft import PeftConfig, PeftModel  # which imports bitsandbytes, where that is installed
+
     base = PeftConfig.from_pretrained(path).base_model_name_or_path
     network = load_weights(base, dtype, attention)
     num_words = len(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
