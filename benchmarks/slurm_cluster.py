@@ -1,4 +1,4 @@
-"""A real Slurm of one node, in namespaces of its own: it touches nothing of the machine and ends with the test."""
+"""A real Slurm of one node, in namespaces of its own: it touches nothing of the machine and ends with its process."""
 
 from __future__ import annotations
 
