@@ -155,7 +155,7 @@ def report() -> None:
 
 
 def base() -> None:
-    """Train models/base from scratch (about 35 minutes on one core; see models/base/README.md)."""
+    """Train models/base from scratch (about 85 minutes on one core; see models/base/README.md)."""
     from planward.stages import base as stage
 
     limit_threads()
