@@ -77,7 +77,7 @@ def sample_completion(rng: Random, plans: list[str]) -> str:
         if choice < 0.5:
             text = text[:position] + rng.choice(PARTS) + text[position:]
         elif choice < 0.6:
-            text = text[:position] + chr(rng.choice((rng.randrange(128), rng.randrange(0x11000)))) + text[position:]
+            text = text[:position] + chr(rng.choice((rng.randrange(128), rng.randrange(0x110000)))) + text[position:]
         elif choice < 0.8:
             text = text[:position] + text[position + rng.randrange(20) :]
         else:

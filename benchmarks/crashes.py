@@ -5,7 +5,7 @@
 Each trial starts from a project whose data stages have run, starts Snakemake, `dvc repro` or a stage's own command,
 and sends SIGKILL, SIGTERM or SIGINT to it, to all of it, to DVC or to the stage. The rerun must end without error, with
 equal hashes, and leave no process, no lock and no partial file. Prints a table of trials by command, victim and signal;
-failed trials stay in FOLDER, with the output of both runs.
+failed trials stay in FOLDER, if one is named, with the output of both runs.
 """
 
 from __future__ import annotations
@@ -78,27 +78,26 @@ class Trial:
     victim: str
     number: signal.Signals
     delay: float  # seconds
-    since: str = ""  # from this process's start, `dvc` or `stage`; else from the command's
+    since: str = ""  # from the start of `dvc` or `stage`, or from the first `checkpoint`; else from the command's start
 
     def __str__(self) -> str:
         since = f" of {self.since}" if self.since else ""
         return f"{self.command}, {self.number.name} to {self.victim} after {self.delay:.1f} s{since}"
 
 
+class TooLate(Exception):
+    """There was nothing to kill; the message names the trial."""
+
+
 class Campaign:
     """A project with finished data stages, and the hashes and seconds of each command's uninterrupted run."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder = folder.resolve()
         self.hashes: dict[str, dict[str, str]] = {}
         self.seconds: dict[str, float] = {}
         ready = folder / "ready"
-        names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-        for name in filter(None, names.split("\0")):
-            if (ROOT / name).is_file() and not name.endswith("dvc.lock"):
-                (ready / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, ready / name)
-        shutil.copyfile(ROOT / "models/dvc.lock", ready / "models/dvc.lock")
+        copy_project(ready)
         (ready / "recipe.yaml").write_text(PARAMS, encoding="utf-8")
         for command in SET_UP:
             self._finish(command, ready)
@@ -113,14 +112,22 @@ class Campaign:
         self.hashes[command] = read_hashes(project)
 
     def run(self, trial: Trial) -> list[str]:
-        """What is wrong after a trial; its folder is deleted where nothing is."""
+        """What is wrong after a trial; its folder is deleted where nothing is.
+
+        Raises:
+            TooLate: the command or the process to kill had ended before.
+        """
         project = self._copy("trial")
         with (project / "killed.log").open("w") as log:
             process = start(COMMANDS[trial.command], project, log)
-            for victim in wait_for_victims(process, trial):
+            victims = wait_for_victims(process, trial, project)
+            for victim in victims:
                 with suppress(psutil.NoSuchProcess):
                     victim.send_signal(trial.number)
             process.wait(RUN_S)
+        if not victims:
+            shutil.rmtree(project)
+            raise TooLate(str(trial))
         faults = [f"left behind: {orphan}" for orphan in wait_for_end(project)]
         with (project / "rerun.log").open("w") as log:
             status = start(COMMANDS[trial.command], project, log).wait(RUN_S)
@@ -155,7 +162,10 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
         for command in VICTIMS:
             campaign.measure(command)
         for trial in tqdm(draw_trials(rng, trials, campaign.seconds), total=trials, unit="kill"):
-            faults = campaign.run(trial)
+            try:
+                faults = campaign.run(trial)
+            except TooLate:
+                continue
             key = (trial.command, trial.victim, trial.number.name)
             counts[key][0] += 1
             counts[key][1] += bool(faults)
@@ -167,12 +177,23 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
     print(f"{sum(kills for kills, _ in counts.values())} kills, {sum(failed for _, failed in counts.values())} failed")
 
 
+def copy_project(folder: Path) -> None:
+    """Copy this repository's tracked files, as they are now, without the record of results."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file() and (not name.endswith("dvc.lock") or name == "models/dvc.lock"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+
+
 def draw_trials(rng: Random, count: int, seconds: dict[str, float]) -> Iterator[Trial]:
     """Every combination equally often, in random order, at random moments of the command's run."""
-    kinds = [(command, victim, number) for command in VICTIMS for victim, number in product(VICTIMS[command], SIGNALS)]
+    combinations = [
+        (command, victim, number) for command in VICTIMS for victim, number in product(VICTIMS[command], SIGNALS)
+    ]
     order: list[tuple[str, str, signal.Signals]] = []
     while len(order) < count:
-        order += rng.sample(kinds, len(kinds))
+        order += rng.sample(combinations, len(combinations))
     for command, victim, number in order[:count]:
         since = "" if victim in ("all", command) else victim
         share = rng.random() * (0.15 if since else 0.9)  # one stage lasts a part of the run
@@ -195,9 +216,15 @@ def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial) -> list[psutil.Process]:
+def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial, project: Path) -> list[psutil.Process]:
     """The processes to signal, after the trial's delay; none where the command ends before."""
-    while trial.since and process.poll() is None and not find_victims(process, trial.since):
+
+    def has_begun() -> bool:
+        if trial.since == "checkpoint":
+            return any(project.glob(".checkpoints/*/checkpoint-*"))
+        return not trial.since or bool(find_victims(process, trial.since))
+
+    while not has_begun() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(trial.delay)
     return find_victims(process, trial.victim)
@@ -205,13 +232,13 @@ def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial) -> list[psu
 
 def find_victims(process: subprocess.Popen[bytes], victim: str) -> list[psutil.Process]:
     """Of a command and what it started: all, or Snakemake, DVC or the stages."""
-    found = []
+    victims = []
     with suppress(psutil.NoSuchProcess):
         for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if victim == "all" or is_victim(each, victim):
-                    found.append(each)
-    return found
+                if each.status() != psutil.STATUS_ZOMBIE and (victim == "all" or is_victim(each, victim)):
+                    victims.append(each)
+    return victims
 
 
 def is_victim(process: psutil.Process, victim: str) -> bool:
@@ -251,11 +278,14 @@ def find_remains(project: Path) -> list[Path]:
 
 
 def read_hashes(project: Path) -> dict[str, str]:
-    """The hash of every output in dvc.lock, without those of timings."""
-    stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
-    return {
-        out["path"]: out["md5"] for stage in stages.values() for out in stage["outs"] if "timing" not in out["path"]
-    }
+    """The hash of every output in dvc.lock and workflow/*/dvc.lock, without those of timings and of the page."""
+    hashes = dict[str, str]()
+    for lock in (project / "dvc.lock", *sorted(project.glob("workflow/*/dvc.lock"))):
+        for stage in yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values():
+            for out in stage.get("outs", []):
+                if "timing" not in out["path"] and not out["path"].endswith("report.html"):  # which shows timings
+                    hashes[f"{lock.parent.relative_to(project)}:{out['path']}"] = out["md5"]
+    return hashes
 
 
 if __name__ == "__main__":

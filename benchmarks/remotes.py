@@ -5,9 +5,9 @@
 
 Run it from the project's root after `make report` and a commit of dvc.lock. Remotes: a folder, S3 (moto's server) and
 SSH (sshd); one that cannot be served is left out with its reason. Push is from the project's cache to an empty remote.
-`clone and pull` begins with `git clone` and ends with all results in place, `report alone` with results/report.html.
-The copies are of the files in the remote, without checks: `cp -r`, ten threads of boto3, `scp -r`. Prints wall seconds
-and the ratio of medians to the copy.
+`clone and pull` begins with `git clone`, sets the remote up (one to four starts of DVC) and ends with all results in
+place, `report alone` with results/report.html. The copies are of the files in the remote, without checks: `cp -r`, ten
+threads of boto3, `scp -r`. Prints wall seconds and the ratio of medians to the copy.
 """
 
 from __future__ import annotations

@@ -185,6 +185,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("scale"))
     parser.add_argument("--loop", action="store_true")
     args = parser.parse_args()
+    if args.stage == "score" and args.lines > MAX_PROBLEMS and args.lines % MAX_PROBLEMS:
+        parser.error(f"LINES of score must be a multiple of {MAX_PROBLEMS:,}")
+    if args.stage == "compare":
+        args.lines -= args.lines % (len(RUNS) * len(SHOTS))  # equally many predictions of each run
     folder = (args.folder / str(args.lines)).resolve()
     create_project(folder, args.lines, args.workers)
     prepare_input(args.stage, args.lines, folder, args.workers)

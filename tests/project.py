@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from crashes import copy_project
 from support import ROOT
 
 FENCE = re.compile(r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
@@ -25,12 +25,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-        for name in tracked.decode().split("\0"):
-            if name and (ROOT / name).is_file() and not name.endswith("dvc.lock"):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name)
-        shutil.copyfile(ROOT / "models/dvc.lock", folder / "models/dvc.lock")
+        copy_project(folder)
         self.run("git", "init", "--quiet")
         self.commit()
 

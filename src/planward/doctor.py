@@ -28,6 +28,7 @@ from rich.text import Text
 
 from planward import val
 from planward.core.model_folders import check_model_folder
+from planward.core.parallel import count_processors
 from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file
 from planward.core.recipes import apply_recipe, check_params
 from planward.core.registry import load_params, task_names
@@ -188,7 +189,7 @@ def inspect_val() -> Finding:
 
 
 def inspect_processors() -> Finding:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = count_processors()
     threads = {name: os.environ[name] for name in ("PLANWARD_THREADS", "OMP_NUM_THREADS") if name in os.environ}
     text = ", ".join(f"{name}={value}" for name, value in threads.items()) or "stages take one thread each"
     if any(value.isdigit() and int(value) > count for value in threads.values()):

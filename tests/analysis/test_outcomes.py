@@ -83,12 +83,12 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_files_are_those_that_the_parameters_ask_for(write: Write, tmp_path: Path, params: Params) -> None:
-    asked = [write(run) for run in (BASE, GRPO, SFT)]
+    paths = [write(run) for run in (BASE, GRPO, SFT)]
     write(Run("sft", 400, 7))
     write(Run("sft", 200, 9))
     write(Run("pointer-sft", 200, 7))
     write(Run("grpo", 200, 8)).unlink()  # evaluated no more: only its RUN.json is left
-    assert list_prediction_files(tmp_path, params) == dict(zip(asked, [BASE, GRPO, SFT], strict=True))
+    assert list_prediction_files(tmp_path, params) == dict(zip(paths, [BASE, GRPO, SFT], strict=True))
     selected = list_prediction_files(tmp_path, params, SELECTORS)
     assert list(selected.values()) == [Run("pointer-sft", 200, 7)]
 

@@ -19,6 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from planward.cli import app
+from planward.cli.processes import lock_stage
 from planward.tasks.planning.domains import load_domain_text
 from support import ROOT
 
@@ -370,11 +371,31 @@ def test_every_stage_is_a_command_a_module_and_an_entry_of_a_pipeline() -> None:
         assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "lock"),
+    [
+        (["report"], "planning-report"),
+        (["track", "economy"], "planning-track@economy"),
+        (["start", "--size", "4", "--seed", "5"], "planning-start@4-5"),
+        (["adapter", "--task", "economy"], "models-economy"),
+    ],
+)
+def test_stages_without_a_timing_run_once_at_a_time(quick: Path, command: list[str], lock: str) -> None:
+    for pipeline in ("dvc.yaml", "models/dvc.yaml"):
+        (quick / pipeline).parent.mkdir(exist_ok=True)
+        (quick / pipeline).touch()
+    with lock_stage(quick / ".locks" / lock):
+        done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert f"process {os.getpid()} on" in done.stderr
+    assert "runs this stage" in done.stderr
+
+
 def test_a_reader_that_stops_early_sees_no_error() -> None:
     program = Path(sys.executable).parent / "planward"
-    command = f"{program} params --json | head -c 1; echo"
+    command = f"{program} params --json | true; echo"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("{\n", "")
+    assert (done.stdout, done.stderr) == ("\n", "")
 
 
 def test_the_installed_program_is_this_one() -> None:

@@ -63,7 +63,7 @@ def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(shell: str, s
     assert dvc.stdout is not None
     stage = psutil.Process(int(dvc.stdout.readline()))
     stage.send_signal(signal.SIGTERM)
-    ended = psutil.wait_procs([stage], timeout=2)[0]
+    ended = psutil.wait_procs([stage], timeout=2 if slurm else 30)[0]
     assert bool(ended) != slurm
     dvc.kill()
     dvc.wait()

@@ -21,7 +21,6 @@ import time
 from functools import partial
 from planward.core.parallel import map_chunks
 
-print("started", flush=True)
 for _ in map_chunks(partial(partial, time.sleep), [300.0] * 4, workers=2):
     pass
 """
@@ -47,7 +46,7 @@ def test_a_process_that_is_killed_is_an_error() -> None:
 
 
 def test_processes_end_with_the_one_that_started_them() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", SLEEPING_WORKERS], stdout=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-c", SLEEPING_WORKERS])
     deadline = time.monotonic() + 60
     while len(list_workers(parent.pid)) < 2:
         assert time.monotonic() < deadline

@@ -130,7 +130,7 @@ def test_code_of_a_model_is_not_run(model: Path, monkeypatch: pytest.MonkeyPatch
             json.loads((model / "tokenizer_config.json").read_text()) | {"auto_map": {"AutoTokenizer": ["own.T", None]}}
         )
     )
-    monkeypatch.setenv("HF_MODULES_CACHE", str(model / "modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(model / "modules"))
     load_weights(str(model), torch.float32)  # a type that Transformers knows: its own class is taken
     (model / "config.json").write_text(json.dumps(config | {"model_type": "own"}))
     with pytest.raises(ParamsError, match=r"config\.json: auto_map asks for code .* 'own'; fix: "):

@@ -88,7 +88,7 @@ def test_odd_file_names_are_names(params: PlanningParams) -> None:
     kept, reasons = run_split(params, ("a\n'$(b)\".jsonl", [*lines]))
     assert not reasons
     assert {row["meta"]["problem_file"] for row in kept} == {f"{DOMAIN}/{name}" for name in ODD_NAMES}
-    assert not Path("x").exists()
+    assert not list(Path().rglob("pwned"))
 
 
 def test_encodings_and_numbers(params: PlanningParams) -> None:

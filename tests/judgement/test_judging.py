@@ -58,6 +58,14 @@ def judge(lines: list[Line], *options: str, status: int = 0) -> tuple[list[dict[
     return read_rows(Path("answers-judged/verdicts.jsonl")), read_rows(Path("answers-judged/quarantine.jsonl"))
 
 
+@pytest.mark.usefixtures("folder")
+def test_val_judges_problems_with_too_many_ground_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planward.pddl.grounding.MAX_ATOMS", 2)
+    verdicts, quarantine = judge([{"id": "p1", "model": "m", "completion": "\n".join(SOLUTIONS["p1"])}])
+    assert [(row["success"], row["judged_by"]) for row in verdicts] == [(True, "val")]
+    assert not quarantine
+
+
 def test_the_page_about_judging_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")

@@ -11,8 +11,6 @@ import pytest
 import crashes
 from crashes import Campaign, Trial
 
-FIRST_CHECKPOINT = 6.0  # seconds from the stage's start, about
-
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
@@ -37,7 +35,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 def test_one_rerun_after_a_kill_gives_the_hashes_of_a_whole_run(
     campaign: Campaign, command: str, victim: str, number: signal.Signals
 ) -> None:
-    assert not campaign.run(Trial(command, victim, number, FIRST_CHECKPOINT, since="stage"))
+    assert not campaign.run(Trial(command, victim, number, delay=0, since="checkpoint"))
 
 
 def test_a_process_that_outlives_its_run_is_reported(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ PIPELINE = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of one stage, which waits until the file `edited` is there."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     Path("stage.py").write_text(STAGE)
     Path("dvc.yaml").write_text(yaml.safe_dump(PIPELINE))

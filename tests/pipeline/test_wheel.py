@@ -29,6 +29,12 @@ OF_THE_PIPELINE = [  # commands that need the parameters, the stages or the resu
 ]
 
 
+def list_sources() -> list[str]:
+    """The tracked files of src/."""
+    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.splitlines() if (ROOT / name).exists()]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the tracked files, without a network."""
@@ -37,8 +43,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", source / "src", ignore=unwanted)
+    for name in list_sources():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([*command, str(source)], check=True)
     return next(folder.glob("*.whl"))
@@ -76,9 +83,8 @@ def run(program: Path, *arguments: str, status: int = 0) -> subprocess.Completed
 
 
 def test_the_wheel_holds_all_files_of_the_package(wheel: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    expected = {Path(line).relative_to("src").as_posix() for line in listed.splitlines() if (ROOT / line).exists()}
-    assert {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name} >= expected
+    expected = {Path(name).relative_to("src").as_posix() for name in list_sources()}
+    assert {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name} == expected
     assert "planward/py.typed" in expected
 
 

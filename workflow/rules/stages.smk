@@ -35,7 +35,7 @@ def declare(family):
 
 
 def check_jobs():
-    """Stop before the first job where a later one would fail for want of a key, a package, a folder or memory."""
+    """Stop before the first job where a later one lacks a key, a package, a folder or memory."""
     if not workflow.is_main_process or workflow.touch:
         return
     stages = [job.params.stage for job in workflow.dag.needrun_jobs() if "stage" in job.params.keys()]

@@ -74,6 +74,23 @@ def run_stage(
             write_json(paths.results(track or task).timing / f"{stage}.json", measured)
 
 
+@contextmanager
+def hold_stage(name: str, pipeline: Path) -> Iterator[None]:
+    """End with DVC, hold the stage's lock, and fail where its parameters are edited; outside a project write nothing.
+
+    Args:
+        name: of the lock: the track and the stage, `planning-report`.
+        pipeline: the stage's dvc.yaml.
+
+    Raises:
+        StageIsRunning: see `lock_stage`.
+        ParametersChanged: see `guard_parameters`.
+    """
+    end_with_parent()
+    with guard_parameters(pipeline), lock_stage(LOCKS / name) if pipeline.is_file() else nullcontext():
+        yield
+
+
 def format_stage(command: str, run: Run) -> str:
     """The pipeline's name of the stage that runs a command for a run: `grpo@400-3407`, `evaluate-base`."""
     if run.method == "base":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from planward.cli.execution import limit_threads, report_errors
 from planward.core import paths
+from planward.core.parallel import count_processors
 from planward.judgement.verdicts import Settings, Verifier
 
 
@@ -74,7 +74,7 @@ def judge(
                 folder,
                 ProblemIndex(problem_files, root),
                 settings,
-                workers=workers or os.cpu_count() or 1,
+                workers=workers or count_processors(),
                 confidence=confidence,
                 advance=lambda size: progress.advance(bar, size),
             )

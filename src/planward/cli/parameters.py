@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +66,8 @@ def _list_changes(
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    from planward.comparison.revisions import get_param
+
     try:
         with Repo() as repo:
             deps = repo.stage.load_one(str(pipeline), stage).deps
@@ -78,7 +79,7 @@ def _list_changes(
         if file in edited:
             keys = dep.params if isinstance(dep, ParamsDependency) else []
             old, new = _parse(before[file]), _parse(after.get(file, b""))
-            yield from (f"{file}: {key}" for key in keys if _look_up(old, key) != _look_up(new, key))
+            yield from (f"{file}: {key}" for key in keys if get_param(old, key) != get_param(new, key))
             if not keys:
                 yield str(file)
 
@@ -88,14 +89,3 @@ def _parse(content: bytes) -> Any:
         return YAML(typ="safe", pure=True).load(content)
     except (YAMLError, UnicodeDecodeError):
         return None
-
-
-def _look_up(document: Any, key: str) -> Any:
-    """Return the value of a dotted key, `dataset_sizes.0`; None if there is none."""
-
-    def descend(value: Any, part: str) -> Any:
-        if isinstance(value, list) and part.isdigit():
-            return value[int(part)] if int(part) < len(value) else None
-        return value.get(part) if isinstance(value, dict) else None
-
-    return reduce(descend, key.split("."), document)

@@ -37,4 +37,4 @@ def preflight(
     with report_errors():
         checked = read_stages(stages or ())
         check_stages(checked, local=not elsewhere)
-        print(f"{len(checked)} stages have what they need")
+        print(f"{len(checked)} checked: nothing is missing")

@@ -18,7 +18,7 @@ import psutil
 
 DVC_VARIABLE = "DVC_STAGE"  # set by DVC for the commands that it runs
 SLURM_VARIABLE = "SLURM_JOB_ID"
-SLURM_WAIT = 600  # seconds: longer than between Slurm's SIGTERM and SIGKILL
+SLURM_WAIT_S = 600  # longer than between Slurm's SIGTERM and SIGKILL
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -41,7 +41,7 @@ def end_with_parent() -> None:
 
 
 def find_shell() -> psutil.Process | None:
-    """The shell that DVC runs this process with, where it waits; bash turns into the process instead, dash does not."""
+    """Return the shell that DVC runs this process with, if it waits for the process (dash does, bash becomes it)."""
     parent = psutil.Process().parent()
     shell = os.environ.get("SHELL") or "/bin/sh"  # as DVC chooses it
     return parent if parent and parent.cmdline()[:1] == [shell] else None
@@ -61,7 +61,7 @@ def wait_for_slurm() -> None:
     """Wait until Slurm, which has sent SIGTERM, kills the job: then it requeues a preempted one."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("waiting for Slurm, which cancels or requeues the job", flush=True)
-    time.sleep(SLURM_WAIT)
+    time.sleep(SLURM_WAIT_S)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import planward
+from planward.cli.processes import DVC_VARIABLE
 
 
 def use_project_sources() -> None:
@@ -17,10 +18,10 @@ def use_project_sources() -> None:
     """
     sources = Path("src").resolve()
     imported = Path(planward.__file__).resolve().parents[1]
-    if "DVC_STAGE" not in os.environ or imported == sources or not (sources / "planward/__init__.py").is_file():
+    if DVC_VARIABLE not in os.environ or imported == sources or not (sources / "planward/__init__.py").is_file():
         return
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if paths[:1] == [str(sources)]:  # already restarted
-        sys.exit(f"planward is imported from {imported}, not from {sources}; fix: pip install -e . anew")
+        sys.exit(f"planward is imported from {imported}, not from {sources}; fix: pip install -e . again")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *paths])
     os.execv(sys.executable, [sys.executable, "-P", "-m", "planward", *sys.argv[1:]])

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planward.cli.execution import format_stage, limit_threads, report_errors, run_stage
+from planward.cli.execution import format_stage, hold_stage, limit_threads, report_errors, run_stage
 from planward.cli.options import Address, Engine, EngineName, Seed, Size, TaskName, Variant
-from planward.cli.parameters import MODELS_PIPELINE, find_pipeline, guard_parameters
+from planward.cli.parameters import MODELS_PIPELINE, find_pipeline
 from planward.core.registry import load_params
 from planward.core.runs import Run
 from planward.params import Params
@@ -83,7 +83,7 @@ def start(size: Size, seed: Seed, task: TaskName = "planning") -> None:
     """List the weights that GRPO starts from (grpo.from) by content, so that it depends on them."""
     from planward.stages import start as stage
 
-    with report_errors(), guard_parameters(find_pipeline(task)):
+    with report_errors(), hold_stage(f"{task}-start@{size}-{seed}", find_pipeline(task)):
         stage.run(load_params(task), Run("grpo", size, seed))
 
 
@@ -142,7 +142,7 @@ def track(name: Annotated[str, typer.Argument(help="One of `tracks` in params.ya
     """List the results of another track by content, so that the report depends on them."""
     from planward.stages import track as stage
 
-    with report_errors(), guard_parameters(find_pipeline("planning")):
+    with report_errors(), hold_stage(f"planning-track@{name}", find_pipeline("planning")):
         stage.run(name)
 
 
@@ -150,7 +150,7 @@ def report() -> None:
     """Write results/report.html."""
     from planward.stages import report as stage
 
-    with report_errors(), guard_parameters(find_pipeline("planning")):
+    with report_errors(), hold_stage("planning-report", find_pipeline("planning")):
         stage.run(load_params())
 
 
@@ -159,7 +159,7 @@ def base() -> None:
     from planward.stages import base as stage
 
     limit_threads()
-    with report_errors(), guard_parameters(MODELS_PIPELINE):
+    with report_errors(), hold_stage("models-base", MODELS_PIPELINE):
         stage.run()
 
 
@@ -168,7 +168,7 @@ def adapter(task: TaskName) -> None:
     from planward.stages import adapter as stage
 
     limit_threads()
-    with report_errors(), guard_parameters(MODELS_PIPELINE):
+    with report_errors(), hold_stage(f"models-{task}", MODELS_PIPELINE):
         stage.run(load_params(task))
 
 

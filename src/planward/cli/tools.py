@@ -303,7 +303,8 @@ def params(
     """Check params.yaml and workflow/*/params.yaml; with recipes, write their values into these, comments kept."""
     with report_errors():
         if as_json:
-            print(json.dumps({str(file): document for file, document in resolve_recipes(recipes or []).items()}))
+            documents = {str(file): document for file, document in resolve_recipes(recipes or []).items()}
+            print(json.dumps(documents), flush=True)  # here, where a closed pipe is no error
             return
         if show:
             for file, document in resolve_recipes(recipes or []).items():

@@ -20,12 +20,17 @@ _function: Callable[[Any], Any]  # of a worker process
 
 
 class WorkerKilled(RuntimeError):
-    """A worker process was killed, mostly for want of memory."""
+    """A worker process was killed, usually because memory ran out."""
+
+
+def count_processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_threads() -> int:
     """PLANWARD_THREADS, which Snakemake sets, or as many as processors."""
-    return int(os.environ.get("PLANWARD_THREADS") or os.cpu_count() or 1)
+    return int(os.environ.get("PLANWARD_THREADS") or count_processors())
 
 
 def map_chunks(
@@ -35,18 +40,20 @@ def map_chunks(
 
     Args:
         build: builds the function, once in each process; it is pickled, as chunks and results are.
-        alone: this process takes so many chunks before it starts others, which takes a second.
+        alone: this process takes so many chunks before it starts others.
 
     Raises:
         WorkerKilled: a process was killed.
     """
+    if workers == 1:
+        yield from map(build(), chunks)
+        return
     chunks = iter(chunks)
     if alone:
         yield from map(build(), islice(chunks, alone))
     if (chunk := next(chunks, None)) is None:
         return
-    chunks = chain([chunk], chunks)
-    yield from map(build(), chunks) if workers == 1 else _map_in_pool(build, chunks, workers)
+    yield from _map_in_pool(build, chain([chunk], chunks), workers)
 
 
 def _map_in_pool(

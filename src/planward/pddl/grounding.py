@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from planward.pddl.caching import DomainKey, cache_by_domain
 from planward.pddl.conditions import ALWAYS, NEVER, Condition, conjoin, disjoin, iter_bits, negate
-from planward.pddl.expressions import LimitError
+from planward.pddl.expressions import UnsupportedError
 from planward.pddl.formulas import TRUTH, And, Formula, Literal, Or, Quantified, iter_conjuncts
 from planward.pddl.language import Action, Domain, Effect, Problem
 from planward.pddl.limits import MAX_ATOMS
@@ -77,11 +77,11 @@ class Grounding:
         self._schemas = _build_schemas(domain)
 
     def get_bit(self, atom: Atom) -> int:
-        """Return the atom's bit, and assign one where it has none; raises LimitError above MAX_ATOMS."""
+        """Return the atom's bit, and assign one where it has none; raises UnsupportedError above MAX_ATOMS."""
         bit = self.bits.get(atom)
         if bit is None:
             if len(self.bits) == MAX_ATOMS:
-                raise LimitError(f"more than {MAX_ATOMS:,} ground atoms")
+                raise UnsupportedError(f"more than {MAX_ATOMS:,} ground atoms")
             bit = self.bits[atom] = 1 << len(self.bits)
         return bit
 

@@ -160,7 +160,9 @@ def _inspect_weights(folder: Path) -> ModelFiles:
     if (folder / ADAPTER).exists():
         config = _read_json(folder / ADAPTER, faults) or {}
         _count_parameters(folder / "adapter_model.safetensors", faults)
-        base = str(config.get("base_model_name_or_path", ""))
+        base = config.get("base_model_name_or_path")
+        if not base or not isinstance(base, str):
+            return ModelFiles(0, [*faults, f"{folder / ADAPTER}: names no base_model_name_or_path; fix: {AGAIN}"])
         try:
             check_model_folder(base, f"{folder / ADAPTER}: base_model_name_or_path")
         except ParamsError as error:
@@ -170,7 +172,10 @@ def _inspect_weights(folder: Path) -> ModelFiles:
     names = ["model.safetensors"]
     if (folder / INDEX).exists():
         index = _read_json(folder / INDEX, faults) or {}
-        names = sorted(set(index.get("weight_map", {}).values()))
+        weight_map = index.get("weight_map")
+        if not weight_map or not isinstance(weight_map, dict):
+            return ModelFiles(0, [*faults, f"{folder / INDEX}: names no weights; fix: {AGAIN}"])
+        names = sorted(set(map(str, weight_map.values())))
     counts = [_count_parameters(folder / name, faults) for name in names]
     return ModelFiles(sum(counts), faults)
 
@@ -190,10 +195,10 @@ def _count_parameters(file: Path, faults: list[str]) -> int:
         tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
         if LENGTH_BYTES + length + max(tensor["data_offsets"][1] for tensor in tensors) != size:
             raise ValueError
+        return sum(prod(tensor["shape"]) for tensor in tensors)
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         faults.append(f"{file}: cut off, or no safetensors file; fix: {AGAIN}")
         return 0
-    return sum(prod(tensor["shape"]) for tensor in tensors)
 
 
 def _read_json(file: Path, faults: list[str]) -> dict[str, Any] | None:

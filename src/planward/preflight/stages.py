@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from planward.core.paths import list_tracks
+from planward.core.recipes import check_params
 from planward.core.runs import Run
 
 SELECTORS_TRACK = "selectors"
@@ -92,13 +94,21 @@ def read_stages(addresses: Collection[str] = ()) -> list[Stage]:
     So tracks that params.yaml does not name are left out, and stages that are frozen or not Planward's.
 
     Raises:
-        ValueError: there is no stage at an address.
+        ParamsError: a parameter file is wrong; DVC reads them too, and writes out whatever aliases stand for.
+        ValueError: there is no stage at an address, or DVC cannot read the pipeline.
     """
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
     from networkx import descendants
 
-    with Repo() as repo:
+    for track in list_tracks():
+        check_params(track)
+    try:
+        repo = Repo()
         graph, root = repo.index.graph, Path(repo.root_dir)
+    except DvcException as error:
+        raise ValueError(f"DVC cannot read the pipeline: {error}") from None
+    with repo:
         main = {stage for stage in graph if Path(stage.path).parent == root}
         if addresses:
             chosen = {stage for stage in graph if stage.addressing in addresses}

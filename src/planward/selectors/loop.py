@@ -216,8 +216,8 @@ class _Training:
     def load_checkpoint(self, path: Path, fingerprint: str) -> None:
         """Restore what `save_checkpoint` wrote, if the file exists and its inputs were the same.
 
-        A file with other content is set aside, as `unusable-checkpoint.safetensors`. There is none before it to go on
-        from: training takes minutes, and starts again.
+        A file with other content is set aside, as `unusable-checkpoint.safetensors`. There is no earlier one, so
+        training starts again.
         """
         if not path.exists():
             return
@@ -230,7 +230,8 @@ class _Training:
             is_intact = False
         if not is_intact:
             aside = path.replace(path.with_name(f"unusable-{path.name}"))
-            print(f"warning: {path} is not used: it is damaged, or of others; it is now {aside.name}", flush=True)
+            reason = "it is damaged or was not written by Planward"
+            print(f"warning: {path} is not used: {reason}; it is now {aside.name}", flush=True)
             return
         if metadata["fingerprint"] != fingerprint:
             return

@@ -144,6 +144,7 @@ class CheckpointCallback(TrainerCallback):
         self.folder = folder
         self.journal = journal
         self.termination = Termination()
+        self.is_ending = False  # in all processes at the same step, other than termination.is_requested
         # The files beside each complete checkpoint; restore_checkpoint leaves one at most.
         self.saved: dict[Path | None, list[str]] = {path: list(journal.files) for path in folder.glob("checkpoint-*")}
 
@@ -158,8 +159,8 @@ class CheckpointCallback(TrainerCallback):
                 _delete(path)
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
-        if _is_any(self.termination.is_requested):
-            self.termination.is_requested = control.should_save = True
+        if self.is_ending or _is_any(self.termination.is_requested):
+            self.is_ending = control.should_save = True
         if control.should_save:
             self._keep(NUM_KEPT - 1)
 
@@ -171,7 +172,7 @@ class CheckpointCallback(TrainerCallback):
             _write_journal(checkpoint, self.journal)
         self.saved[checkpoint] = list(self.journal.files)
         self._keep(NUM_KEPT)
-        if self.termination.is_requested:
+        if self.is_ending:
             self.termination.stop_watching()
             processes.wait_for_everyone()
             raise Terminated(f"ended by SIGTERM after step {state.global_step}; the same command goes on from there")
@@ -269,7 +270,7 @@ def _list_files(checkpoint: Path) -> list[str]:
 
 
 def _compute_digest(file: Path) -> str:
-    """Return a file's size and XXH3 digest, four times as fast as SHA-256: it guards against damage, not attacks."""
+    """Return a file's size and XXH3 digest, which guards against damage, not attacks."""
     digest, block = xxhash.xxh3_128(), bytearray(BLOCK_SIZE)
     with file.open("rb") as stream:
         while count := stream.readinto(block):

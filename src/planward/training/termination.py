@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 EXIT_STATUS = 128 + signal.SIGTERM
 
@@ -18,14 +19,15 @@ class Termination:
 
     def __init__(self) -> None:
         self.is_requested = False
+        self._previous: Any = signal.SIG_DFL
 
     def watch(self) -> None:
         if threading.current_thread() is threading.main_thread():  # others get no signals
-            signal.signal(signal.SIGTERM, self._note)
+            self._previous = signal.signal(signal.SIGTERM, self._note)
 
     def stop_watching(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._note:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, self._previous)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -14,7 +14,7 @@ from planward.core.prompt_templates import PromptTemplate
 from planward.core.records import Record
 from planward.core.tasks import NO_RENAMING, Messages, Renaming
 from planward.core.verdicts import Label, Outcome, Verdict
-from planward.pddl.expressions import LimitError, UnsupportedError
+from planward.pddl.expressions import UnsupportedError
 from planward.pddl.language import Problem, load_domain, load_problem
 from planward.pddl.renaming import invert_names, rename_plan, rename_problem, sample_object_names
 from planward.pddl.simulation import PlanVerifier
@@ -142,7 +142,7 @@ class PlanningTask:
         try:
             verifier = self.build_verifier(problem.meta.domain_file, problem.meta.problem_file)
             return build_verdict(verifier.verify(plan), plan)
-        except (UnsupportedError, LimitError) as reason:
+        except UnsupportedError as reason:
             warnings.warn(f"VAL judges {problem.domain}: {reason}", stacklevel=2)
             return self.judge([(problem, completion)])[0]
 
