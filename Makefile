@@ -20,7 +20,7 @@ test: lint docs .venv/cluster .venv/browser .venv/pretrained .venv/loggers .venv
 test-unsloth: .venv-gpu/ready ## the backend unsloth, on a CPU, in an environment of its own
 	.venv-gpu/bin/python -m pytest tests/training/test_unsloth.py
 
-test-integration: .venv/remotes .venv/slurm ## a real Slurm, real remote stores
+test-integration: .venv/remotes .venv/slurm .venv/cluster ## a real Slurm, real remote stores, jobs on a real Ray
 	pytest -m integration -n $(CORES) --dist loadfile
 
 lint: .venv/ready

@@ -764,6 +764,7 @@ print("DIGESTS " + json.dumps([ray.get(done), digest(0)]), flush=True)
 COMPLETIONS, BATCHES = 10_000, 20
 
 
+@pytest.mark.integration
 @needs_ray
 def test_workers_of_a_job_compute_the_same_rewards(exported: ExportedRun, head: Head, tmp_path: Path) -> None:
     folder = shutil.copytree(exported.folder, tmp_path / "job")
@@ -785,6 +786,7 @@ def test_workers_of_a_job_compute_the_same_rewards(exported: ExportedRun, head: 
     assert len({worker for worker, _ in remote}) == 2
 
 
+@pytest.mark.integration
 @needs_ray
 def test_a_failed_job_is_reported(planning: ExportedRun, head: Head) -> None:
     status, text = run_launch(planning.folder, head, "python", "-c", "raise SystemExit('no' * 2)")
@@ -793,6 +795,7 @@ def test_a_failed_job_is_reported(planning: ExportedRun, head: Head) -> None:
     assert "failed (Job entrypoint command failed with exit code 1)" in text.splitlines()[-1]
 
 
+@pytest.mark.integration
 @needs_ray
 def test_an_interrupt_leaves_the_job_running_and_shows_how_to_stop_it(planning: ExportedRun, head: Head) -> None:
     code = "import time; print('re' + 'ady', flush=True); time.sleep(600)"
@@ -816,6 +819,7 @@ def test_an_interrupt_leaves_the_job_running_and_shows_how_to_stop_it(planning: 
     assert "was stopped" in run_ray_job("status")
 
 
+@pytest.mark.integration
 @needs_trainer
 @needs_ray
 @pytest.mark.skipif(torch.cuda.is_available(), reason="training would begin on this GPU")

@@ -62,13 +62,13 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
     wait_for(
         lambda: cluster.show_job(trained), lambda job: (job["Restarts"], job["JobState"]) == ("1", "PENDING"), second
     )
-    (checkpoint,) = list_checkpoints(project, "grpo")
+    ended_at = max(list_checkpoints(project, "grpo"))
     cluster.run("scontrol", "update", f"JobId={trained}", "StartTime=now")  # Slurm's pause before the restart
     output = second.communicate()[0]
     assert second.returncode == 0, output
     log = (project.folder / "logs/grpo/10-3407.log").read_text()
     steps = [int(step) for step in re.findall(r"\b([1-9]\d*)/60\b", log)]  # of the job's last start
-    assert min(steps) > int(checkpoint.name.rpartition("-")[2])
+    assert min(steps) > ended_at
     assert crashes.read_hashes(project.folder) == crashes.read_hashes(local.folder)
 
 
@@ -99,8 +99,7 @@ def wait_for(read: Callable[[], Any], is_reached: Callable[[Any], bool], process
     return value
 
 
-def list_checkpoints(project: Project, method: str) -> list[Path]:
-    """The complete checkpoints."""
-    return [
-        journal.parent for journal in (project.folder / ".checkpoints").glob(f"{method}-*/checkpoint-*/journal.json")
-    ]
+def list_checkpoints(project: Project, method: str) -> list[int]:
+    """The steps of the complete checkpoints."""
+    journals = (project.folder / ".checkpoints").glob(f"{method}-*/checkpoint-*/journal.json")
+    return [int(journal.parent.name.rpartition("-")[2]) for journal in journals]
