@@ -47,8 +47,16 @@ munged --force --socket={folder}/munge/socket --key-file={folder}/munge/key --pi
   --log-file={folder}/munge/log --seed-file={folder}/munge/seed
 slurmctld
 slurmd -N node
-exec sleep infinity
+exec {python} -c '{init}'
 """
+INIT = """\
+import os, time
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        time.sleep(1)
+"""  # as any init: a killed process whose parent is gone must not stay as a zombie, which DVC takes for alive
 
 
 def find_missing() -> str:
@@ -74,7 +82,8 @@ class SlurmCluster:
         (folder / "munge/key").chmod(0o400)
         namespaces = ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"]
         self.process = subprocess.Popen(
-            [*namespaces, "sh", "-c", START.format(folder=folder)], env=os.environ | {"PATH": PATH}
+            [*namespaces, "sh", "-c", START.format(folder=folder, python=sys.executable, init=INIT)],
+            env=os.environ | {"PATH": PATH},
         )
         self._wait_until_idle()
 
