@@ -638,7 +638,8 @@ def test_a_task_without_a_section_gets_the_generic_one(
 
 
 def test_track_lists_results_by_content_without_models_and_timings(tree: Path) -> None:
-    for name in ("predictions/base-0.jsonl", "models/base-0/x", "timing/sft.json", "embeddings.safetensors"):
+    hidden = "dialects/.snakemake_timestamp"
+    for name in ("predictions/base-0.jsonl", "models/base-0/x", "timing/sft.json", "embeddings.safetensors", hidden):
         (tree / "results/selectors" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "results/selectors" / name).write_text("abc", encoding="utf-8")
     track.run("selectors")

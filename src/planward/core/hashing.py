@@ -11,6 +11,11 @@ def hash_fraction(digest: str, salt: str) -> float:
     return int(hashlib.sha256(f"{salt}:{digest}".encode()).hexdigest()[:13], 16) / 16**13
 
 
+def list_files(folder: Path) -> list[Path]:
+    """The files below a folder, sorted, without hidden ones: Snakemake leaves `.snakemake_timestamp`, DVC does not."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+
+
 def compute_md5(path: Path) -> str:
     """The MD5 of a file, by which DVC knows it."""
     with path.open("rb") as file:

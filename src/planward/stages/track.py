@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planward.core import paths
 from planward.core.files import write_json
-from planward.core.hashing import compute_md5
+from planward.core.hashing import compute_md5, list_files
 
 UNLISTED = ("models", "timing")  # the page shows no weights, and times differ between equal runs
 
@@ -17,7 +17,7 @@ def run(track: str) -> None:
     root = paths.RESULTS / track
     files = {
         path.as_posix(): compute_md5(path)
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.relative_to(root).parts[0] not in UNLISTED
+        for path in list_files(root)
+        if path.relative_to(root).parts[0] not in UNLISTED
     }
     write_json(paths.results().tracks / f"{track}.json", {"track": track, "files": files})
