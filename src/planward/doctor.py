@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+import psutil
 from packaging.requirements import Requirement
 from rich.table import Table
 from rich.text import Text
@@ -35,7 +36,7 @@ from planward.core.registry import load_params, task_names
 from planward.loggers import list_missing
 from planward.params import PARAMS_FILE, Params, ParamsError
 from planward.preflight.checks import find_faults, list_names
-from planward.preflight.resources import GIB, format_size, measure_free_memory
+from planward.preflight.resources import GIB, format_size, measure_folders, measure_free_memory
 from planward.preflight.stages import read_stages
 from planward.preflight.verifier import list_val_faults
 
@@ -310,7 +311,7 @@ def inspect_git() -> Finding:
 
 def inspect_disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free
-    sizes = {name: _measure_folder(Path(name)) for name in ("results", ".dvc/cache", ".checkpoints")}
+    sizes = {name: measure_folders(Path(name)) for name in ("results", ".dvc/cache", ".checkpoints")}
     text = f"{format_size(free)} free; " + ", ".join(f"{n} {format_size(size)}" for n, size in sizes.items() if size)
     need = max(MIN_DISK_BYTES, 2 * sizes["results"])
     if free < need:
@@ -421,17 +422,7 @@ def _find_lock_holders(path: Path) -> Mapping[int, str]:
     locks = json.loads(path.read_text(encoding="utf-8") or "{}")
     readers = [entry for entries in locks.get("read", {}).values() for entry in entries]
     commands = {int(entry["pid"]): str(entry["cmd"]) for entry in [*readers, *locks.get("write", {}).values()] if entry}
-    return {pid: command for pid, command in commands.items() if _is_running(pid)}
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return {pid: command for pid, command in commands.items() if psutil.pid_exists(pid)}
 
 
 def _run_command(*command: str) -> str | None:
@@ -441,11 +432,6 @@ def _run_command(*command: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.rstrip()
-
-
-def _measure_folder(folder: Path) -> int:
-    """Bytes of all files."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _build_failure(name: str, faults: Sequence[str]) -> Finding:

@@ -47,7 +47,7 @@ def run_stage(
         run: the run that the stage belongs to.
     """
     from planward.preflight.checks import check_stage
-    from planward.preflight.stages import Stage
+    from planward.preflight.stages import StageNeeds
 
     limit_threads()
     end_with_parent()
@@ -58,7 +58,7 @@ def run_stage(
             params = load_params(task)
             if is_first:  # not before: outside a project nothing is written
                 held.enter_context(lock_stage(LOCKS / f"{track or task}-{stage}"))
-            check_stage(Stage(stage, track or task, run), params)
+            check_stage(StageNeeds(stage, track or task, run), params)
             function(params)
         if is_first:
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)

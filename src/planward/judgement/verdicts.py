@@ -28,7 +28,7 @@ from planward.val import InputError
 
 MAX_CACHED_VERDICTS = 20_000  # by problem and plan, of each process
 MAX_CACHED_PROBLEMS = 2_000  # parsed, of each process
-MAX_CACHED_FILES = 100_000  # that are within the limits of `pddl.limits`, of each process
+MAX_CHECKED_FILES = 100_000  # that are within the limits of `pddl.limits`, of each process
 MAX_CACHED_CHARS = 2_000  # of a plan; longer ones are rare and would fill the memory
 MAX_QUOTED_CHARS = 1_000  # of a bad line, in quarantine
 
@@ -95,7 +95,7 @@ class Judge:
         self.index, self.settings = index, settings
         self._cache: OrderedDict[tuple[str, str], tuple[Outcome, JudgedBy] | str] = OrderedDict()
         self._build_verifier = lru_cache(maxsize=MAX_CACHED_PROBLEMS)(build_verifier)
-        self._check_files = lru_cache(maxsize=MAX_CACHED_FILES)(check_files)
+        self._check_files = lru_cache(maxsize=MAX_CHECKED_FILES)(check_files)
 
     def __call__(self, lines: Iterable[Line]) -> list[Result]:
         """Judge lines in their order; raises VerifierError."""

@@ -24,7 +24,7 @@ from planward.preflight.resources import (
     list_memory_faults,
 )
 from planward.preflight.services import list_endpoint_faults, list_logger_faults
-from planward.preflight.stages import SELECTORS_TRACK, Need, Stage
+from planward.preflight.stages import SELECTORS_TRACK, Need, StageNeeds
 from planward.preflight.verifier import list_val_faults
 from planward.selectors.config import load_selectors_config
 
@@ -37,14 +37,14 @@ class PreflightError(ValueError):
     """Stages cannot run; the message has a line for each fault."""
 
 
-def check_stage(stage: Stage, params: Params) -> None:
+def check_stage(stage: StageNeeds, params: Params) -> None:
     """Check a stage that is about to run; raises PreflightError with all its faults."""
     preflight = _Preflight([stage], local=True)
     if faults := preflight.list_faults(stage, params) + preflight.list_disk_faults():
         raise PreflightError("\n".join([f"{stage.label} cannot run: {_count(faults)}", *(f"  {f}" for f in faults)]))
 
 
-def check_stages(stages: Sequence[Stage], *, local: bool = True) -> None:
+def check_stages(stages: Sequence[StageNeeds], *, local: bool = True) -> None:
     """Check stages before the first of them runs; raises PreflightError with all faults, and the stages concerned.
 
     Args:
@@ -55,7 +55,7 @@ def check_stages(stages: Sequence[Stage], *, local: bool = True) -> None:
         raise PreflightError("\n".join([f"stages cannot run: {_count(lines)}", *lines]))
 
 
-def find_faults(stages: Sequence[Stage], *, local: bool = True) -> dict[str, list[str]]:
+def find_faults(stages: Sequence[StageNeeds], *, local: bool = True) -> dict[str, list[str]]:
     """Return the faults of stages, each with the names of those that it concerns."""
     preflight, faults = _Preflight(stages, local=local), defaultdict[str, list[str]](list)
     for stage in stages:
@@ -78,7 +78,7 @@ def _count(faults: Sequence[str]) -> str:
 class _Preflight:
     """Checks of stages that run one after the other; what several of them share is looked at once."""
 
-    def __init__(self, stages: Sequence[Stage], *, local: bool) -> None:
+    def __init__(self, stages: Sequence[StageNeeds], *, local: bool) -> None:
         self.local = local
         self.split_again = {stage.task for stage in stages if stage.family == "split"}
         self.made = {  # model folders of stages that come first; what is there now does not count
@@ -92,7 +92,7 @@ class _Preflight:
     def load_params(self, task: str) -> Params:
         return self._once(("params", task), lambda: load_params(task))
 
-    def list_faults(self, stage: Stage, params: Params) -> list[str]:
+    def list_faults(self, stage: StageNeeds, params: Params) -> list[str]:
         needs, faults = stage.needs, list[str]()
         if stage.family == "grpo" and stage.run is not None:
             params = params.variant(stage.run.method).move_grpo_lora()
@@ -119,7 +119,7 @@ class _Preflight:
         """Of the stages so far together."""
         return list_disk_faults(list(self.disk_uses.values()))
 
-    def _list_weights_faults(self, stage: Stage, params: Params) -> list[str]:
+    def _list_weights_faults(self, stage: StageNeeds, params: Params) -> list[str]:
         path, source = find_weights(stage, params)
         if not path:
             return []
@@ -160,7 +160,7 @@ class _Preflight:
         return self.known[key]  # type: ignore[return-value]
 
 
-def find_weights(stage: Stage, params: Params) -> tuple[str, str]:
+def find_weights(stage: StageNeeds, params: Params) -> tuple[str, str]:
     """Return the folder of the model that a stage loads, "" if none, and the file and key that name it."""
     file, run = paths.params_file(stage.task), stage.run
     if stage.track == SELECTORS_TRACK:
@@ -221,7 +221,7 @@ def _count_training_problems(params: Params, *, is_split: bool) -> Mapping[str, 
     return {domain: int(sizes["count"]) for domain, sizes in domains.items() if domain not in held_out}
 
 
-def _list_folders(stage: Stage) -> list[Path]:
+def _list_folders(stage: StageNeeds) -> list[Path]:
     """Return folders that a stage writes."""
     results = paths.SELECTORS if stage.track == SELECTORS_TRACK else paths.results(stage.task)
     folders = [results.timing]

@@ -12,13 +12,15 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from planward.core import paths
 from planward.params import ModelConfig, Params
-from planward.preflight.stages import Need, Stage
+from planward.preflight.stages import Need, StageNeeds
 
 GIB = 2**30
 MIN_DISK_BYTES = 2**24  # for tables, curves and metrics
-FLOAT_BYTES, HALF_BYTES, NF4_BYTES = 4, 2, 0.5
+FLOAT_BYTES, HALF_BYTES, MIN_NF4_BYTES = 4, 2, 0.5
 ADAM_BYTES = 2 * FLOAT_BYTES  # two moments of each weight
 SMALL_BYTES = GIB  # a GPU has so much
 
@@ -48,7 +50,7 @@ def list_folder_faults(folder: Path) -> list[str]:
     return []
 
 
-def compute_disk_use(stage: Stage, params: Params, parameters: int) -> DiskUse:
+def compute_disk_use(stage: StageNeeds, params: Params, parameters: int) -> DiskUse:
     """Compute what training writes: its model, and checkpoints with Adam's moments, of which two are kept.
 
     Adapters are small, and count as nothing. What is there already of the run, and is replaced, is subtracted.
@@ -61,8 +63,8 @@ def compute_disk_use(stage: Stage, params: Params, parameters: int) -> DiskUse:
     steps, interval = params.grpo.steps, params.grpo.save_steps
     if stage.family == "sft":
         steps, interval = stage.run.size * params.sft.epochs // params.sft.batch_size, params.sft.save_steps
-    kept = _measure_folders(*paths.CHECKPOINTS.glob(f"{stage.run.name}-*"))
-    made = _measure_folders(paths.results(params.task).model(stage.run))
+    kept = measure_folders(*paths.CHECKPOINTS.glob(f"{stage.run.name}-*"))
+    made = measure_folders(paths.results(params.task).model(stage.run))
     return DiskUse(max(0, parameters * width - made), max(0, checkpoint * (2 if steps > interval else 1) - kept))
 
 
@@ -98,7 +100,7 @@ def compute_least_memory(params: Params, parameters: int, *, trains: bool, grpo:
     model = params.model
     width: float = HALF_BYTES if _is_half(model, trains=trains, cuda=cuda) else FLOAT_BYTES
     if model.load_in_4bit:
-        width = NF4_BYTES
+        width = MIN_NF4_BYTES
     elif trains and model.lora is None:
         width *= 5 if grpo and params.grpo.beta else 4  # weights, their copy, gradients, two moments
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -162,10 +164,7 @@ def measure_gpu_memory() -> int | None:
 
 def measure_free_memory() -> int:
     """Return the bytes that are free or can be freed, within the container's limit."""
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="ascii"))):
-        free = int(line[1]) * 1024
+    free = psutil.virtual_memory().available
     limit, used, statistics = (Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat"))
     if limit.exists() and used.exists() and (maximum := limit.read_text(encoding="ascii").strip()).isdigit():
         cached = re.search(r"^inactive_file (\d+)", statistics.read_text(encoding="ascii"), re.M)
@@ -182,7 +181,7 @@ def _find_existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
 
 
-def _measure_folders(*folders: Path) -> int:
+def measure_folders(*folders: Path) -> int:
     """Bytes of all files."""
     return sum(file.lstat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
 

@@ -53,7 +53,7 @@ NEEDS = {
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageNeeds:
     """A stage of the pipeline.
 
     Attributes:
@@ -88,7 +88,7 @@ class Stage:
         return self.name if self.track == "planning" else f"{self.track} {self.name}"
 
 
-def read_stages(addresses: Collection[str] = ()) -> list[Stage]:
+def read_stages(addresses: Collection[str] = ()) -> list[StageNeeds]:
     """Return the stages at these addresses; without any, those of the main dvc.yaml and all that these depend on.
 
     So tracks that params.yaml does not name are left out, and stages that are frozen or not Planward's.
@@ -121,7 +121,7 @@ def read_stages(addresses: Collection[str] = ()) -> list[Stage]:
     return [stage for stage in parsed if stage is not None]
 
 
-def _parse_stage(stage: Any, root: Path) -> Stage | None:
+def _parse_stage(stage: Any, root: Path) -> StageNeeds | None:
     words = shlex.split(stage.cmd) if isinstance(stage.cmd, str) else []  # other than text: of a .dvc file, or several
     if "planward" not in words:
         return None
@@ -135,4 +135,4 @@ def _parse_stage(stage: Any, root: Path) -> Stage | None:
     elif "--size" in options or "--method" in options:
         method = options.get("--method", words[0])
         run = Run(method, int(options.get("--size", 0)), int(options.get("--seed", 0)))
-    return Stage(stage.name, track, run)
+    return StageNeeds(stage.name, track, run)
