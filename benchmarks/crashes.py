@@ -165,6 +165,7 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
             try:
                 faults = campaign.run(trial)
             except TooLate:
+                tqdm.write(f"{trial}: had ended before, not counted")
                 continue
             key = (trial.command, trial.victim, trial.number.name)
             counts[key][0] += 1

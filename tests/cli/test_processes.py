@@ -51,7 +51,7 @@ def test_a_stage_runs_once_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: P
     assert (tmp_path / "stage").read_text() == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")
 @pytest.mark.parametrize("slurm", [False, True])
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
 def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(shell: str, slurm: bool, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_snakemake_stops_before_the_first_job_where_a_later_one_cannot_run(proje
     assert (project.folder / "results/problems").exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA here, preflight rightly finds no fault")
 def test_this_machine_counts_only_for_stages_that_run_on_it(project: Project) -> None:
     assert "unsloth needs CUDA" in fail(project, "planward", "preflight", "sft@10-3407")
     assert "unsloth needs CUDA" not in fail(project, "planward", "preflight", "--elsewhere", "sft@10-3407")
