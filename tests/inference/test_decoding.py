@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +14,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, MistralConfig, Mistral
 
 import letters
 from planward.inference import decoding
+from planward.inference.attention import group_queries
 from planward.inference.decoding import generate_greedy
 from planward.inference.sampling import generate_samples
 
@@ -39,6 +42,13 @@ def build_llama(folder: Path) -> Any:
     return randomize(LlamaForCausalLM.from_pretrained(folder / "base"))
 
 
+def build_with_grouped_queries(folder: Path, attention: str, dtype: torch.dtype = torch.float32) -> Any:
+    config = LlamaForCausalLM.from_pretrained(folder / "base").config
+    config.num_key_value_heads = config.num_attention_heads // 2
+    config._attn_implementation = attention
+    return randomize(LlamaForCausalLM(config)).to(dtype)
+
+
 def build_with_suppressed_tokens(folder: Path) -> Any:
     model = build_llama(folder)
     model.generation_config.suppress_tokens = [5, 6, 8]
@@ -55,7 +65,13 @@ def build_with_sliding_window(folder: Path) -> Any:
 
 @pytest.mark.parametrize(
     ("build", "uses_decode"),
-    [(build_llama, True), (build_with_suppressed_tokens, False), (build_with_sliding_window, False)],
+    [
+        (build_llama, True),
+        (partial(build_with_grouped_queries, attention="eager"), True),
+        (partial(build_with_grouped_queries, attention="sdpa"), True),
+        (build_with_suppressed_tokens, False),
+        (build_with_sliding_window, False),
+    ],
 )
 @pytest.mark.parametrize("batch_size", [5, 40])
 def test_greedy_completions_equal_generate(
@@ -76,6 +92,35 @@ def test_greedy_completions_equal_generate(
     assert torch.equal(torch.get_rng_state(), state)
     assert len({len(text.split()) for text in expected}) > 3  # finished rows were dropped
     assert len(set(expected)) > 15
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@torch.no_grad()
+def test_grouped_queries_change_no_bit_in_bfloat16_and_copy_no_keys(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attention: str
+) -> None:
+    model = build_with_grouped_queries(tmp_path, attention, torch.bfloat16)
+    cache = model(torch.randint(3, len(tokenizer), (6, 9)), use_cache=True).past_key_values
+    mask, tokens = torch.ones(6, 10, dtype=torch.long), torch.randint(3, len(tokenizer), (6, 1))
+    mask[:3, :2] = 0
+
+    def compute_logits() -> torch.Tensor:
+        logits: torch.Tensor = model(tokens, attention_mask=mask, past_key_values=deepcopy(cache)).logits
+        return logits
+
+    expected = compute_logits()
+    for module in ("integrations.sdpa_attention", "models.llama.modeling_llama"):
+        monkeypatch.setattr(f"transformers.{module}.repeat_kv", refuse_copies)
+    with pytest.raises(AssertionError):
+        compute_logits()
+    with group_queries(model.config):
+        assert torch.equal(compute_logits(), expected)
+    assert model.config._attn_implementation == attention
+
+
+def refuse_copies(states: torch.Tensor, count: int) -> torch.Tensor:
+    assert count == 1
+    return states
 
 
 def test_samples_depend_on_seed_prompt_and_position_only(tokenizer: Any, tmp_path: Path) -> None:

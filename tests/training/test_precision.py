@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import letters
 from planward.inference import models
@@ -30,6 +31,26 @@ def test_evaluation_in_bfloat16_holds_weights_in_bfloat16(project_root: Path) ->
     for training, dtype in ((True, torch.float32), (False, torch.bfloat16)):
         network, _ = models.load_model(params.model, str(project_root / "base"), LENGTH, 0, training=training)
         assert {weight.dtype for weight in network.parameters()} == {dtype}
+
+
+@pytest.mark.usefixtures("project_root")
+def test_an_adapter_in_bfloat16_trains_like_one_in_float32_and_is_itself_float32() -> None:
+    lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": False}
+    for precision in ("float32", "bfloat16"):
+        run_sft(precision, letters.build_params(sft={"epochs": 1}, model={"precision": precision, "lora": lora}))
+    exact, rounded = (dict(read_curve(name, "loss")) for name in ("float32", "bfloat16"))
+    assert exact != rounded
+    assert rounded == pytest.approx(exact, rel=0.05)
+    adapter = load_file("bfloat16/adapter_model.safetensors")
+    assert {weight.dtype for weight in adapter.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_frozen_weights_below_an_adapter_have_the_precision_of_the_products(project_root: Path, precision: str) -> None:
+    lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
+    params = letters.build_params(model={"precision": precision, "lora": lora})
+    network, _ = models.load_model(params.model, str(project_root / "base"), LENGTH, 0)
+    assert {weight.dtype for weight in network.parameters()} == {getattr(torch, precision)}
 
 
 def test_attention_implementation_is_the_one_asked_for(project_root: Path) -> None:

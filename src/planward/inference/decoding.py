@@ -15,6 +15,7 @@ import torch
 from tqdm import tqdm
 from transformers import GenerationConfig, GenerationMixin
 
+from planward.inference.attention import group_queries
 from planward.inference.cache import has_only_full_layers, preallocate_rows
 from planward.inference.vllm import VllmEngine, VllmServer
 from planward.params import Generation
@@ -110,25 +111,26 @@ def decode(
     cache = preallocate_rows(prefill.past_key_values, prompt_index, limit - 1)
     rows, positions = torch.arange(size, device=ids.device), mask.sum(1, keepdim=True) - 1
     live = torch.ones_like(rows, dtype=torch.bool)
-    for step in range(limit):
-        tokens = choose(logits, rows, live)
-        completions[rows[live], step] = tokens[live]
-        live = live & ~torch.isin(tokens, ends)
-        num_live = int(live.sum())
-        if not num_live or step == limit - 1:
-            break
-        positions, mask = positions + 1, torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-        if num_live <= (1 - MIN_FINISHED_SHARE) * len(rows):
-            rows, tokens, mask, positions = rows[live], tokens[live], mask[live], positions[live]
-            cache.batch_select_indices(live.nonzero()[:, 0])
-            live = live[live]
-        logits = model(
-            input_ids=tokens[:, None],
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-        ).logits[:, -1]
+    with group_queries(model.config):
+        for step in range(limit):
+            tokens = choose(logits, rows, live)
+            completions[rows[live], step] = tokens[live]
+            live = live & ~torch.isin(tokens, ends)
+            num_live = int(live.sum())
+            if not num_live or step == limit - 1:
+                break
+            positions, mask = positions + 1, torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            if num_live <= (1 - MIN_FINISHED_SHARE) * len(rows):
+                rows, tokens, mask, positions = rows[live], tokens[live], mask[live], positions[live]
+                cache.batch_select_indices(live.nonzero()[:, 0])
+                live = live[live]
+            logits = model(
+                input_ids=tokens[:, None],
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits[:, -1]
     return torch.cat([ids, completions[:, : step + 1]], dim=1)
 
 

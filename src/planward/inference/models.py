@@ -57,7 +57,8 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
     """Load the weights and tokenizer in the folder `path`.
 
     Returns the network and its tokenizer. On a CPU the weights are float32; with `model.precision` bfloat16 they are
-    bfloat16 outside of training, which keeps float32 weights under autocast. Under Unsloth the network already has its
+    bfloat16 outside of training, and in training below a LoRA adapter: autocast would cast frozen weights anew for each
+    token sampled. Weights that are trained stay float32 under autocast. Under Unsloth the network already has its
     LoRA adapter; under Transformers the trainer adds it (`build_lora_config`). An adapter at `path` is merged; on 4-bit
     weights and under Unsloth it stays an adapter, which training continues.
 
@@ -81,7 +82,7 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # of reading and writing weights; training has its own
-    half = (model.precision == "bfloat16" and not training) or (model.lora is not None and _has_cuda())
+    half = (model.precision == "bfloat16" and not training) or (model.lora is not None and uses_bfloat16(model))
     if model.load_in_4bit:
         network = _load_4bit(model, path, training=training)
     else:

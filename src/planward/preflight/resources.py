@@ -114,7 +114,8 @@ def _is_half(model: ModelConfig, *, trains: bool, cuda: bool) -> bool:
         return True
     if model.generation == "vllm" and not trains:
         return model.precision != "float32"
-    return (model.precision == "bfloat16" and not trains) or (model.lora is not None and cuda)
+    bfloat16 = model.precision == "bfloat16" or (model.precision == "auto" and cuda)
+    return (model.precision == "bfloat16" and not trains) or (model.lora is not None and bfloat16)
 
 
 def list_memory_faults(need_by_device: dict[bool, int], source: str) -> list[str]:
