@@ -315,6 +315,9 @@ class AblationsConfig(Section):
         return self
 
 
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")  # of a request to an endpoint: the length of its completion
+
+
 class EndpointConfig(Section):
     """A model behind an OpenAI-compatible API: what decides its completions."""
 
@@ -335,7 +338,15 @@ class EndpointConfig(Section):
     def check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(options.keys() & {"model", "messages", "prompt", "n", "best_of", "stream"}):
             raise ValueError(f"{', '.join(taken)}: a field of the request that the pipeline sets itself")
+        for key in LIMIT_FIELDS:
+            if not (options.get(key) is None or (type(options[key]) is int and options[key] > 0)):
+                raise ValueError(f"{key}: must be a whole number above 0, or null")
         return options
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether requests limit the tokens of a completion."""
+        return any(({"max_tokens": 1} | self.options).get(key) is not None for key in LIMIT_FIELDS)
 
 
 class AccessConfig(Section):
@@ -372,6 +383,12 @@ class EndpointsConfig(Section):
                 raise ValueError(f"{key}: no entry under `models` for {', '.join(unknown)}")
         if len(set(self.run)) < len(self.run):
             raise ValueError("run: names an endpoint twice")
+        for name, access in self.access.items():
+            if access.token_budget is not None and not self.models[name].has_limit:
+                raise ValueError(
+                    f"access.{name}.token_budget: needs a limit for each completion; fix: "
+                    f"models.{name}.options.max_completion_tokens"
+                )
         return self
 
 

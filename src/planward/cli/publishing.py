@@ -117,12 +117,19 @@ def choose(
     limit_threads()
     with report_errors():
         from planward.publication.problem_files import read_problem_file
+        from planward.publication.provenance import PublicationError
         from planward.publication.selectors import load_selector
 
         loaded = load_selector(selector, model=model, embeddings=embeddings)
         solved = read_problem_file(pool, loaded.task, problems, solved=True)
         unsolved = read_problem_file(queries, loaded.task, problems)
         _set_aside([solved, unsolved], quarantine)
+        for path, file in ((pool, solved), (queries, unsolved)):
+            if not file.problems:
+                reason = (
+                    f"line {file.bad_lines[0]['line']}: {file.bad_lines[0]['reason']}" if file.bad_lines else "empty"
+                )
+                raise PublicationError(f"{path}: no line can be used; {reason}")
         size = (loaded.config.pool if candidates is None else candidates) or None
         chosen = loaded.choose(unsolved.problems, solved.problems, count or loaded.config.shot_num, size)
         rows = ({"id": id, "examples": examples} for id, examples in chosen)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from planward.core.tasks import InvalidLine
 
 MAX_LINE_BYTES = 1 << 24
+OUTSIDE = "is outside the data root"  # of a file that a line names
 CUT_BYTES = 1000  # of a longer line, that are kept
 CHUNK_BYTES, CHUNK_LINES = 1 << 20, 100  # a chunk goes to one process: whichever comes first
 
@@ -85,7 +86,7 @@ def find_file(root: Path, name: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # too long, invalid characters, or links in a circle
         is_inside, exists = True, False
     if not is_inside:
-        raise InvalidLine(f"missing file: {name!r} is outside the data root")
+        raise InvalidLine(f"missing file: {name!r} {OUTSIDE}")
     if not exists:
         raise InvalidLine(f"missing file: {name!r}")
     return path

@@ -29,6 +29,14 @@ def find_start_weights(params: Params, run: Run) -> str:
     return params.model.path if params.grpo.start == "base" else params.grpo.start
 
 
+def find_adapter_base(folder: Path) -> Path | None:
+    """The folder that an adapter names as its base; None where `folder` holds full weights."""
+    config = folder / "adapter_config.json"
+    if not config.exists():
+        return None
+    return Path(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"])
+
+
 def check_model_folder(path: str, source: str = "") -> None:
     """Check that a model is a folder that needs neither pickles nor code of its own.
 

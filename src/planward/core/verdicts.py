@@ -20,6 +20,10 @@ class VerifierError(RuntimeError):
     """The verifier itself failed (missing, killed, timed out, unreadable output), so there is no verdict."""
 
 
+class VerifierDisagreement(VerifierError):
+    """Two verifiers differ on a completion; the message says where to find it."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A plan verifier's report on one plan, without a reward.

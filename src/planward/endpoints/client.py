@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -146,7 +147,10 @@ class _Client:
         except APIConnectionError as error:
             raise self._fail(f"{url} does not answer ({error.__cause__ or error}); fix: {self._key('url')}") from None
         except APIStatusError as error:
-            text, fixes = error.response.text[:MAX_ERROR_CHARS], {401: "key_env", 403: "key_env", 404: "model"}
+            text, fixes = (
+                self._mask(error.response.text)[:MAX_ERROR_CHARS],
+                {401: "key_env", 403: "key_env", 404: "model"},
+            )
             fix = f"fix: {self._key(fixes[error.status_code])}" if error.status_code in fixes else ""
             if error.status_code == 429:
                 fix = f"fix: lower {self.section}.requests_per_minute or concurrency, or raise max_retries"
@@ -162,11 +166,17 @@ class _Client:
             return None
         if not (key := os.environ.get(variable, "").strip()):
             raise BackendError(f"{self.section}.key_env: the environment variable {variable} is not set")
+        if not re.fullmatch(r"[!-~]+", key):  # a header could not hold it, and the error would show it
+            raise BackendError(
+                f"{self.section}.key_env: the environment variable {variable} holds no key: it has spaces, line breaks "
+                "or characters beyond ASCII"
+            )
         return key
+
+    def _mask(self, text: str) -> str:
+        return text.replace(self.key, "***") if self.key else text
 
     def _fail(self, message: str) -> EndpointError:
         """An error without the key, which a server may repeat, and with what is stored."""
-        if self.key:
-            message = message.replace(self.key, "***")
         stored = f"{len(self.answers)} answers are stored in {self.answers.path}, to be continued by the same command"
-        return EndpointError(f"{message} ({stored})")
+        return EndpointError(f"{self._mask(message)} ({stored})")

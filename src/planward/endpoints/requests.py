@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from planward.core.tasks import Messages
 from planward.endpoints.answers import Answer
-from planward.params import EndpointConfig
+from planward.params import LIMIT_FIELDS, EndpointConfig
 
 
 class ResponseError(ValueError):
@@ -27,7 +27,7 @@ class CompletionRequest:
     route: str  # below `url`
     body: dict[str, Any]
     prompt_tokens: int  # counted with the tokenizer of `model.path`
-    max_completion_tokens: int
+    max_completion_tokens: int  # the body's limit; where its options remove that, the configured one
 
     @property
     def digest(self) -> str:
@@ -55,7 +55,8 @@ def build_request(
     route, field = ("/chat/completions", "messages") if config.api == "chat" else ("/completions", "prompt")
     body = {"model": config.model, field: prompt, "temperature": 0, "max_tokens": limit} | config.options
     body = {key: value for key, value in body.items() if value is not None}
-    return CompletionRequest(config.url.rstrip("/"), route, body, prompt_tokens, limit)
+    limits = [body[key] for key in LIMIT_FIELDS if key in body]
+    return CompletionRequest(config.url.rstrip("/"), route, body, prompt_tokens, max(limits, default=limit))
 
 
 def parse_answer(request: CompletionRequest, text: str) -> Answer:

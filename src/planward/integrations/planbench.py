@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from planward.core.files import write_json
 from planward.core.paths import SPLITS, Results
@@ -15,6 +16,7 @@ from planward.params import ParamsError
 from planward.tasks.planning.planbench import INSTANCE_ID, load_configs
 
 PLAN_GENERATION = "task_1_plan_generation"
+CHECKOUT_DEPTH = 3  # of the folder of a result file, results/DOMAIN/ENGINE, below the checkout
 PROMPT_TYPES = {0: "zeroshot", 1: "oneshot"}
 
 
@@ -78,6 +80,28 @@ def _get_number(problem: Record) -> int:
     return number
 
 
+class _Instance(BaseModel):
+    instance_id: int
+    llm_raw_response: str | None = None
+    extracted_llm_plan: str | None = None
+    example_instance_ids: list[Any] | None = None
+
+
+class _Document(BaseModel):
+    task: str
+    domain: str
+    instances: list[_Instance]
+
+
+def _read_document(file: Path) -> _Document:
+    try:
+        return _Document.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"])) or "the whole"
+        raise ValueError(f"{file}: no result file of PlanBench: {where}: {fault['msg']}") from None
+
+
 def iter_answers(file: Path, root: Path | None = None) -> Iterator[dict[str, Any]]:
     """Yield the answers of a result file CHECKOUT/results/DOMAIN/ENGINE/TASK.json as lines for `planward judge`.
 
@@ -91,29 +115,35 @@ def iter_answers(file: Path, root: Path | None = None) -> Iterator[dict[str, Any
         ValueError: the file is no result of a plan generation task, an answer in words was not yet evaluated, or the
             domain has no config; the message names it.
     """
-    root = file.resolve().parents[3] if root is None else root
-    document = json.loads(file.read_text(encoding="utf-8"))
-    task = document.get("task") if isinstance(document, dict) else None
-    if not isinstance(task, str) or not task.startswith(PLAN_GENERATION):
-        raise ValueError(f"{file}: task {task!r} is not {PLAN_GENERATION} or a variant of it: nothing to judge")
+    document = _read_document(file)
+    if not document.task.startswith(PLAN_GENERATION):
+        raise ValueError(
+            f"{file}: task {document.task!r} is not {PLAN_GENERATION} or a variant of it: nothing to judge"
+        )
+    parents = file.resolve().parents
+    if root is None and len(parents) <= CHECKOUT_DEPTH:
+        raise ParamsError(f"{file}: is in no checkout; fix: --root, the folder that holds configs/ and instances/")
+    root = parents[CHECKOUT_DEPTH] if root is None else root
     configs = {config.domain_name: config for config in load_configs(root)}
-    if (domain := document["domain"]) not in configs:
+    if (domain := document.domain) not in configs:
         raise ParamsError(f"{root}/configs: no config has domain_name {domain}; fix: --root")
     config, instances = configs[domain], root.resolve() / "instances"
-    for instance in document["instances"]:
-        if not instance.get("llm_raw_response"):
+    for instance in document.instances:
+        if not instance.llm_raw_response:
             continue
-        number = instance["instance_id"]
-        if task.endswith("_pddl"):
-            answer = {"completion": instance["llm_raw_response"]}
-        elif "extracted_llm_plan" in instance:
-            answer = {"plan": instance["extracted_llm_plan"] or ""}
+        number = instance.instance_id
+        if document.task.endswith("_pddl"):
+            answer = {"completion": instance.llm_raw_response}
+        elif "extracted_llm_plan" in instance.model_fields_set:
+            answer = {"plan": instance.extracted_llm_plan or ""}
         else:
             raise ValueError(
                 f"{file}: instance {number} has an answer in words and no extracted_llm_plan; "
                 "fix: evaluate the file with the benchmark first"
             )
-        examples = instance.get("example_instance_ids", [] if "zero_shot" in task else [None])
+        examples = instance.example_instance_ids
+        if examples is None:
+            examples = [] if "zero_shot" in document.task else [None]
         yield {
             "id": f"{domain}/{number}",
             "domain_file": str(instances / config.domain_file),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from planward.core.files import open_atomic, write_json
+from planward.core.lines import OUTSIDE
 from planward.core.parallel import map_chunks
 from planward.core.tables import write_table
 from planward.core.verdicts import Label
@@ -19,6 +20,9 @@ from planward.judgement.problems import ProblemIndex
 from planward.judgement.tables import Tables, compute_tables
 from planward.judgement.tally import Tally
 from planward.judgement.verdicts import Judge, Judged, JudgedBy, Rejected, Settings
+
+METRICS_FILE, PAGE_FILE, TABLES = "metrics.json", "page.html", ("success", "paired", "labels")
+SUMMARIES = (METRICS_FILE, PAGE_FILE, *(f"{table}.csv" for table in TABLES))
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ def judge_file(
         WorkerKilled: one of the processes was killed.
     """
     tally, line_num = Tally(), 0
+    for name in SUMMARIES:
+        (folder / name).unlink(missing_ok=True)  # of an earlier file
     with open_atomic(folder / "verdicts.jsonl") as verdicts, open_atomic(folder / "quarantine.jsonl") as quarantine:
         results = map_chunks(partial(Judge, index, settings), read_chunks(path, advance), workers)
         for result in chain.from_iterable(results):
@@ -67,19 +73,21 @@ def judge_file(
                 quarantine.write(result.text + "\n")
     if not tally.judged:
         reason = tally.first_reason or "it holds no lines"
+        if OUTSIDE in reason:
+            reason += "; fix: --root, a folder above all PDDL files"
         raise ValueError(f"{path}: no line could be judged; {reason}; see {folder / 'quarantine.jsonl'}")
     judgement = Judgement(_compute_metrics(tally, line_num, settings), compute_tables(tally, confidence))
-    write_json(folder / "metrics.json", judgement.metrics)
-    for name in ("success", "paired", "labels"):
-        write_table(folder / f"{name}.csv", getattr(judgement.tables, name))
-    with open_atomic(folder / "page.html") as out:
+    write_json(folder / METRICS_FILE, judgement.metrics)
+    for table in TABLES:
+        write_table(folder / f"{table}.csv", getattr(judgement.tables, table))
+    with open_atomic(folder / PAGE_FILE) as out:
         out.write(render_page(path.name, judgement.metrics, judgement.tables))
     return judgement
 
 
 def _reject_duplicate(judged: Judged) -> Rejected:
     reason = f"duplicate: {judged.model!r} has an earlier line on {judged.key!r} with {judged.shot_num} examples"
-    return Rejected(judged.number, reason, b"")
+    return Rejected(judged.number, reason, judged.raw)
 
 
 def _compute_metrics(tally: Tally, line_num: int, settings: Settings) -> dict[str, Any]:

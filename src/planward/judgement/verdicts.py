@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from planward import val
 from planward.core.hashing import hash_fraction
 from planward.core.lines import Line
 from planward.core.tasks import InvalidLine
-from planward.core.verdicts import Label, Outcome, VerifierError
+from planward.core.verdicts import Label, Outcome, VerifierDisagreement, VerifierError
 from planward.judgement.lines import parse_answer
 from planward.judgement.problems import Problem, ProblemIndex
 from planward.pddl.expansion import check_files
@@ -25,6 +26,7 @@ from planward.pddl.simulation import PlanVerifier
 from planward.tasks.planning.completion import extract_plan
 from planward.tasks.planning.reward import build_verdict
 from planward.val import InputError
+from planward.val.known_problem import UNDECIDED
 
 MAX_CACHED_VERDICTS = 20_000  # by problem and plan, of each process
 MAX_CACHED_PROBLEMS = 2_000  # parsed, of each process
@@ -58,7 +60,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict as a line of the output, and what the tables need."""
+    """A verdict as a line of the output, what the tables need, and the first bytes of the line that was read."""
 
     number: int
     text: str
@@ -69,6 +71,7 @@ class Judged:
     label: str
     success: bool
     judged_by: JudgedBy
+    raw: bytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Judge:
         self._check_files = lru_cache(maxsize=MAX_CHECKED_FILES)(check_files)
 
     def __call__(self, lines: Iterable[Line]) -> list[Result]:
-        """Judge lines in their order; raises VerifierError."""
+        """Judge lines in their order; raises VerifierError, with the line's number."""
         return [self._judge_line(line) if line.raw.strip() else None for line in lines]
 
     def _judge_line(self, line: Line) -> Judged | Rejected:
@@ -110,6 +113,8 @@ class Judge:
             outcome, judged_by = self._judge_plan(problem, plan)
         except InvalidLine as reason:
             return Rejected(number, str(reason), line.raw[:MAX_QUOTED_CHARS])
+        except VerifierError as error:
+            raise VerifierError(f"line {number}: {error}") from None
         verdict = build_verdict(outcome, plan or [])
         row = {
             "line": number,
@@ -138,6 +143,7 @@ class Judge:
             verdict.label,
             verdict.success,
             judged_by,
+            line.raw[:MAX_QUOTED_CHARS],
         )
 
     def _judge_plan(self, problem: Problem, plan: list[str] | None) -> tuple[Outcome, JudgedBy]:
@@ -156,9 +162,15 @@ class Judge:
         return outcome, judged_by
 
     def _verify_readable(self, problem: Problem, plan: str) -> tuple[Outcome, JudgedBy] | str:
-        """As `_verify`; for invalid files the reason for quarantine."""
+        """As `_verify`; where the line is to blame, the reason for quarantine."""
         try:
             return self._verify(problem, plan)
+        except VerifierDisagreement:
+            raise
+        except VerifierError as error:
+            val.check_known_verdicts(self.settings.timeout)
+            warnings.warn(str(error), stacklevel=2)
+            return UNDECIDED
         except (PddlError, InputError) as error:
             return f"bad PDDL: {str(error).replace(f'{self.index.root}/', '')}"
         except RecursionError:
@@ -169,7 +181,8 @@ class Judge:
 
         Raises:
             PddlError, InputError: the problem's files are invalid.
-            VerifierError: VAL gave no verdict, or one that differs from the in-process checker's.
+            VerifierError: VAL gave no verdict.
+            VerifierDisagreement: VAL's verdict differs from the in-process checker's.
         """
         files = (problem.domain_file, problem.problem_file)
         if self.settings.verifier is Verifier.val:
@@ -184,7 +197,7 @@ class Judge:
             return outcome, "in-process"
         by_val = val.validate(*files, plan, self.settings.timeout)
         if _select_compared(outcome) != _select_compared(by_val):
-            raise VerifierError(
+            raise VerifierDisagreement(
                 f"the verifiers disagree on a plan for {problem.problem_file} (domain {problem.domain_file}): "
                 f"in-process {outcome}, VAL {by_val}; the plan is {plan!r}; "
                 "fix: use --verifier val, and report the case"

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from planward.core.files import open_atomic, write_json, write_jsonl
 from planward.core.hashing import compute_md5
+from planward.core.model_folders import find_adapter_base
 from planward.core.prompt_templates import identify_prompts
 from planward.core.records import Record
 from planward.core.verdicts import VerifierError
@@ -20,9 +21,9 @@ from planward.planner.planner import Conversation, Planner
 from planward.planner.problems import IdentifiedSelector, hash_examples
 from planward.planner.results import PlanResult
 from planward.planner.search import SearchConfig
+from planward.tasks.planning.sources import is_domain_file
 
 RESULTS_FILE, SETTINGS_FILE, QUARANTINE_FILE = "results.jsonl", "settings.json", "quarantine.jsonl"
-DOMAIN_FILE = "domain.pddl"
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def plan_folder(
         ParamsError: there are no problems, or `out` holds the results of other settings; the message names them.
         ValueError: no file can be used; the message has the first one's reason.
     """
-    domain_copy = domain.resolve()
-    files = [f for f in sorted(folder.rglob("*.pddl")) if f.name != DOMAIN_FILE and f.resolve() != domain_copy]
+    resolved = domain.resolve()
+    files = [f for f in sorted(folder.rglob("*.pddl")) if not is_domain_file(f) and f.resolve() != resolved]
     if not files:
         raise ParamsError(f"{folder}: holds no problem files (*.pddl)")
     _check_settings(out / SETTINGS_FILE, _describe_settings(planner, domain, search, examples))
@@ -116,16 +117,22 @@ def _describe_settings(
         identity: dict[str, Any] = {"examples": hash_examples(examples) if examples else None, "shots": len(examples)}
     else:
         identity = examples.identity
-    files = [file for file in sorted(planner.folder.rglob("*")) if file.is_file() and file.suffix != ".md"]
-    weights = {file.relative_to(planner.folder).as_posix(): compute_md5(file) for file in files}
+    base = find_adapter_base(planner.folder)
     return {
-        "model": weights,
+        "model": _hash_folder(planner.folder),
+        "adapter_base": _hash_folder(base) if base is not None else None,
+        "loading": planner.settings.model.model_dump(mode="json", exclude={"path", "lora"}),
         "prompt": identify_prompts(planner.prompt_config) | {"template": None},
         "repair_template": compute_md5(planner.repair_template) if search.repair else None,
         "domain": compute_md5(domain),
         "search": asdict(search),
         **identity,
     }
+
+
+def _hash_folder(folder: Path) -> dict[str, str]:
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix != ".md"]
+    return {file.relative_to(folder).as_posix(): compute_md5(file) for file in files}
 
 
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
@@ -144,7 +151,7 @@ def _read_rows(file: Path) -> Iterator[dict[str, Any]]:
     """Read result lines; the last one may have been cut off."""
     if not file.exists():
         return
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8").split("\n"):  # splitlines() would cut lines at U+2028
         try:
             yield json.loads(line)
         except ValueError:

@@ -54,8 +54,8 @@ class Conversation:
         return any(attempt.verdict.success for attempt in self.attempts)
 
     def build_result(self) -> PlanResult:
-        """Return the result; raises the fault, where there is one."""
-        if self.fault is not None:
+        """Return the result; without a valid plan, raises the fault, where there is one."""
+        if self.fault is not None and not self.solved:
             raise self.fault
         meta = self.record.meta
         return PlanResult(

@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from planward.analysis.names import ALL, describe_intervals, format_rate, format_shot_num
 from planward.core import paths
+from planward.core.model_folders import find_adapter_base
 from planward.core.registry import task_spec
 from planward.core.runs import Run
 from planward.params import METHODS, Params
@@ -25,6 +26,7 @@ from planward.publication.provenance import Provenance, PublicationError
 if TYPE_CHECKING:
     from planward.publication.models import Check, ModelOptions
 
+VLLM_LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank accepts, the default first
 MAX_DOMAINS = 40  # that the card lists
 KINDS = {
     "renamed": "test problems with a new name for every symbol",
@@ -82,7 +84,8 @@ def render_model_card(
         params=method,
         base=hub_base or params.model.path,
         base_folder=params.model.path,
-        adapter_base=_read_adapter_base(folder) if options.adapter else None,
+        adapter_base=find_adapter_base(folder) if options.adapter else None,
+        max_lora_rank=_find_max_lora_rank(folder) if options.adapter else None,
         licence=licence,
         provenance=provenance,
         example=example,
@@ -290,13 +293,16 @@ def list_settings(params: Params, run: Run) -> list[tuple[str, Any]]:
     """List the parameters that matter most, by their keys."""
     model, grpo, sft = params.model, params.grpo, params.sft
     sections: list[tuple[str, Any, Sequence[str]]] = [("model", model, ("path", "precision"))]
+    lora_keys = ("r", "alpha", "dropout", "target_modules")
     if model.lora is not None:
-        sections.append(("model.lora", model.lora, ("r", "alpha", "dropout", "target_modules")))
+        sections.append(("model.lora", model.lora, lora_keys))
     if run.method == "sft" or grpo.start == "sft":
         sections.append(("sft", sft, ("epochs", "batch_size", "learning_rate", "shots", "renaming")))
     if run.method != "sft":
         keys = ("steps", "batch_size", "num_generations", "learning_rate", "temperature", "beta", "loss_type", "reward")
         sections.append(("grpo", grpo, keys))
+        if model.lora is None and grpo.lora is not None:
+            sections.append(("grpo.lora", grpo.lora, lora_keys))
     sections.append(("validation", params.validation, ("keep",)))
     sections.append(("prompt", params.prompt, ("style", "names", "max_tokens", "max_completion_tokens")))
     settings = [
@@ -324,9 +330,11 @@ def _rename_count(table: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns={"count": "count_"})  # a tuple has a method `count`
 
 
-def _read_adapter_base(folder: Path) -> str:
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    return str(config["base_model_name_or_path"])
+def _find_max_lora_rank(folder: Path) -> int | None:
+    """The limit that vLLM needs for the adapter's rank; None: its default is enough."""
+    rank = int(json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"])
+    limit = next((limit for limit in VLLM_LORA_RANKS if limit >= rank), rank)
+    return None if limit == VLLM_LORA_RANKS[0] else limit
 
 
 def _format_prompt(example: Example) -> str:

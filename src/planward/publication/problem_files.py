@@ -69,7 +69,7 @@ def _parse_problem(line: Line, task: Task, root: Path, *, solved: bool) -> Recor
     if solved and not (record.response or "").strip():
         raise InvalidLine("no reference plan: the line has no `response`")
     try:
-        id = record.id or identify_problem(Path(domain_file), Path(problem_file)).digest[:16]
+        id = record.id or identify_problem(Path(domain_file), Path(problem_file)).id
         task.core_digest(record)
         task.prompt(record, [])
     except PddlError as error:

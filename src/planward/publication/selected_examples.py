@@ -15,6 +15,7 @@ from planward.core.records import Record
 from planward.planner.problems import hash_examples
 from planward.publication.embedders import Embedder
 from planward.publication.selectors import Selector, load_selector
+from planward.tasks.planning.identity import identify_problem
 
 
 class CachedEmbedder:
@@ -49,7 +50,10 @@ class SelectedExamples:
 
     def __call__(self, problem: Record) -> list[Record]:
         candidates = self.selector.config.pool or None
-        ((_, ids),) = self.selector.choose([problem], self.pool, self.count, candidates)
+        # Candidates are drawn by the query's id: that of `split`, so that evaluation and a moved file get the same.
+        identity = identify_problem(Path(problem.meta.domain_file), Path(problem.meta.problem_file))
+        query = problem.model_copy(update={"id": identity.id})
+        ((_, ids),) = self.selector.choose([query], self.pool, self.count, candidates)
         return [self._by_id[id] for id in ids]
 
     @property

@@ -19,7 +19,7 @@ from planward.core.files import write_json
 from planward.core.records import Record
 from planward.core.tasks import Messages, Task, compute_training_reward
 from planward.core.training_prompts import sample_training_prompt
-from planward.core.verdicts import Verdict, VerifierError
+from planward.core.verdicts import Verdict, VerifierDisagreement
 from planward.curriculum.draws import Slot
 from planward.curriculum.samplers import GroupResult, Sampler
 from planward.params import BUCKETS, Params
@@ -31,10 +31,6 @@ Row = dict[str, Any]
 
 class ScheduleError(RuntimeError):
     """An optimizer step consumed other prompts than those scheduled for it."""
-
-
-class VerifierDisagreement(VerifierError):
-    """`verify` and `judge` differ on a completion; the case has been written to a file."""
 
 
 class Rollouts:

@@ -25,6 +25,11 @@ class ProblemIdentity:
     constrained: bool
     action_size: int = 0
 
+    @property
+    def id(self) -> str:
+        """The id of a problem that has no other: 16 hexadecimal digits."""
+        return self.digest[:16]
+
 
 def identify_problem(
     domain_file: Path, problem_file: Path, load: Callable[[], Problem] | None = None

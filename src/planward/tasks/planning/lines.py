@@ -20,6 +20,7 @@ from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.identity import ProblemIdentity, identify_problem
 from planward.tasks.planning.references import find_reference_plan
 from planward.val import InputError, check_known_verdicts
+from planward.val.known_problem import UNDECIDED
 
 MAX_PLAN_EXPANSION = 2_000_000  # atoms of a reference plan's actions, quantifiers expanded
 
@@ -69,7 +70,7 @@ class LineValidator:
             raise InvalidLine(f"bad reference plan: {verdict.label}: {verdict.detail}")
         if not verdict.plan:
             raise InvalidLine("nothing to plan: the goal holds at the start")
-        record = record.model_copy(update={"id": identity.digest[:16], "constrained": identity.constrained})
+        record = record.model_copy(update={"id": identity.id, "constrained": identity.constrained})
         return record, identity.core[:16], hashlib.sha256(paths[0].read_bytes()).hexdigest()
 
     def check_domain(self, record: Record) -> None:
@@ -92,7 +93,7 @@ class LineValidator:
         except VerifierError as error:
             check_known_verdicts(self.params.val.timeout)
             warnings.warn(str(error), stacklevel=2)  # not in the quarantine: times and folders differ between runs
-            raise InvalidLine("verifier: VAL reaches no verdict on this line, and does on a known problem") from None
+            raise InvalidLine(UNDECIDED) from None
 
     def _shorten(self, error: Exception) -> str:
         """Format an error with paths relative to the data root."""
