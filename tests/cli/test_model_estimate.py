@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import letters
 from planward.cli import app
 from planward.estimation.costs import estimate_costs
-from planward.estimation.measurement import Measurement, count_parameters, load_trainable, measure
+from planward.estimation.estimate import estimate_model
+from planward.estimation.measurement import Measurement, count_parameters, measure
 from planward.estimation.workload import Workload, measure_problems
 from planward.inference.models import load_model
 from support import ROOT
@@ -23,6 +24,7 @@ MEASURED = Measurement(
     trainable=1000,
     device="CPU",
     weights=4000,
+    generator_weights=4000,
     gradients=4000,
     optimizer=8000,
     activations_per_token=10.0,
@@ -98,7 +100,7 @@ def test_times_and_memory_follow_from_speeds_and_lengths() -> None:
         validation={"steps": 1},
         evaluate={"batch_size": 16},
     )
-    estimate = estimate_costs("m", WORKLOAD, MEASURED, params)
+    estimate = estimate_costs("m", WORKLOAD, MEASURED, MEASURED, params)
     sft, larger, grpo, evaluate = estimate.times
     assert [time.runs for time in estimate.times] == [2, 2, 4, 9]
     assert sft.expected == sft.longest == 3 * 4 * 20 / 50
@@ -113,7 +115,7 @@ def test_times_and_memory_follow_from_speeds_and_lengths() -> None:
     assert completing.total == 4000 + 16 * (20 + 8) * 2
 
     kept = params.model.model_copy(update={"gradient_checkpointing": True})
-    slower = estimate_costs("m", WORKLOAD, MEASURED, params.model_copy(update={"model": kept})).times[2]
+    slower = estimate_costs("m", WORKLOAD, MEASURED, MEASURED, params.model_copy(update={"model": kept})).times[2]
     assert slower.expected > grpo.expected  # every completion reads its prompt again
 
 
@@ -122,8 +124,7 @@ def test_an_adapter_trains_few_numbers_and_checkpointing_keeps_few_activations(b
     measured = {}
     for name, changes in (("full", {}), ("lora", {"lora": LORA}), ("checkpointed", {"gradient_checkpointing": True})):
         params = letters.build_params(model=changes)
-        network, _ = load_trainable(params.model, str(base))
-        measured[name] = measure(network, workload, params, count_parameters(base))
+        measured[name] = measure(str(base), workload, params, count_parameters(base))
     full, lora, checkpointed = measured.values()
     assert full.trainable == full.parameters == lora.parameters
     assert lora.trainable == 2 * 2 * (32 + 32)  # layers x rank x (in + out)
@@ -131,8 +132,18 @@ def test_an_adapter_trains_few_numbers_and_checkpointing_keeps_few_activations(b
     assert full.cache_per_token == 2 * 2 * 32 * 4  # keys and values x layers x width x bytes
     assert checkpointed.activations_per_token < full.activations_per_token
     quantised = letters.build_params(model={"lora": LORA, "load_in_4bit": True})
-    network, _ = load_trainable(quantised.model, str(base))
-    assert measure(network, workload, quantised, 1).weights < lora.weights / 2
+    assert measure(str(base), workload, quantised, 1).weights < lora.weights / 2
+
+
+def test_what_grpo_alone_adapts_counts_for_grpo(base: Path) -> None:
+    params = letters.build_params(grpo={"lora": LORA, "beta": 0.01}, model={"precision": "bfloat16"})
+    estimate = estimate_model(str(base), params)
+    full, adapter = estimate.measurement, estimate.grpo
+    assert full.trainable == full.parameters > 10 * adapter.trainable
+    sft, grpo, evaluation = estimate.memory
+    assert sft.weights == 2 * evaluation.weights  # 32 bits and 16
+    assert grpo.weights == evaluation.weights + 4 * adapter.trainable
+    assert (sft.gradients, grpo.gradients) == (4 * full.trainable, 4 * adapter.trainable)
 
 
 @pytest.mark.parametrize(

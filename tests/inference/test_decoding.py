@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoTokenizer,
+    FalconConfig,
+    FalconForCausalLM,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 import letters
 from planward.inference import decoding
@@ -49,6 +57,18 @@ def build_with_grouped_queries(folder: Path, attention: str, dtype: torch.dtype 
     return randomize(LlamaForCausalLM(config)).to(dtype)
 
 
+def build_with_adapter(folder: Path) -> Any:
+    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    return get_peft_model(build_with_grouped_queries(folder, "sdpa"), lora).eval()
+
+
+def build_without_attention_interface(folder: Path) -> Any:
+    words = LlamaForCausalLM.from_pretrained(folder / "base").config.vocab_size
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_kv_heads": 2}
+    config = FalconConfig(vocab_size=words, **shape, new_decoder_architecture=True, bos_token_id=None, eos_token_id=1)
+    return randomize(FalconForCausalLM(config))
+
+
 def build_with_suppressed_tokens(folder: Path) -> Any:
     model = build_llama(folder)
     model.generation_config.suppress_tokens = [5, 6, 8]
@@ -69,6 +89,8 @@ def build_with_sliding_window(folder: Path) -> Any:
         (build_llama, True),
         (partial(build_with_grouped_queries, attention="eager"), True),
         (partial(build_with_grouped_queries, attention="sdpa"), True),
+        (build_with_adapter, True),
+        (build_without_attention_interface, True),
         (build_with_suppressed_tokens, False),
         (build_with_sliding_window, False),
     ],
@@ -113,7 +135,7 @@ def test_grouped_queries_change_no_bit_in_bfloat16_and_copy_no_keys(
         monkeypatch.setattr(f"transformers.{module}.repeat_kv", refuse_copies)
     with pytest.raises(AssertionError):
         compute_logits()
-    with group_queries(model.config):
+    with group_queries(model):
         assert torch.equal(compute_logits(), expected)
     assert model.config._attn_implementation == attention
 

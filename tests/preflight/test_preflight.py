@@ -218,6 +218,10 @@ def test_backends_that_need_a_gpu_and_packages_say_so(
     package, gpu = list_faults(*BASE)
     assert "model.backend: unsloth is not installed" in package
     assert "model.backend: unsloth needs CUDA, and torch finds no GPU" in gpu
+    temperatures = {"easy": 0.8, "medium": 1.0, "hard": 1.2}
+    write_params(model={"backend": "unsloth"}, grpo={"from": "base", "temperatures": temperatures})
+    faults = list_faults("grpo", "--size", "8", "--seed", "5")
+    assert "model.backend: unsloth needs grpo.temperatures: null" in faults[2]
     write_params(model={"load_in_4bit": True})
     lora, package = list_faults(*BASE)
     assert "fix: set model.lora" in lora

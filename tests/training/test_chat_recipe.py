@@ -26,7 +26,7 @@ SMOLLM2 = ROOT / "models/smollm2"
 def build_params(
     small: Callable[..., PlanningParams], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., PlanningParams]:
-    """The recipe's prompts, precision, attention and rewards, with a few small problems and steps."""
+    """The recipe's prompts, precision and attention, with a few small problems and steps and a reward that varies."""
     torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
     recipe = read_yaml(RECIPE)

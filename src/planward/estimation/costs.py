@@ -41,7 +41,8 @@ class StageMemory:
 class Estimate:
     model: str
     workload: Workload
-    measurement: Measurement
+    measurement: Measurement  # of SFT and evaluation
+    grpo: Measurement  # the same one, unless GRPO alone trains an adapter
     times: list[StageTime]
     memory: list[StageMemory]
 
@@ -60,22 +61,30 @@ class Estimate:
             "model": self.model,
             "workload": workload | {"sft_sequence": self.workload.sft_sequence},
             "measurement": asdict(self.measurement),
+            "grpo": asdict(self.grpo),
             "times": [asdict(time) for time in self.times],
             "memory": [asdict(memory) | {"total": memory.total} for memory in self.memory],
             "total": {"expected": self.expected_total, "longest": self.longest_total},
         }
 
 
-def estimate_costs(model: str, workload: Workload, measurement: Measurement, params: Params) -> Estimate:
-    """Estimate SFT and GRPO for each dataset size, and the evaluation of one model."""
+def estimate_costs(
+    model: str, workload: Workload, measurement: Measurement, grpo: Measurement, params: Params
+) -> Estimate:
+    """Estimate SFT and GRPO for each dataset size, and the evaluation of one model.
+
+    Args:
+        grpo: the measurement with what GRPO trains.
+    """
     seeds, sizes = len(params.seeds), params.dataset_sizes
     costs = _Costs(workload, measurement, params)
     lengths = (workload.completion, float(workload.max_completion))
     times = [StageTime(f"sft, N = {size}", seeds, *(costs.sft(size, length) for length in lengths)) for size in sizes]
-    times.append(StageTime("grpo, each N", seeds * len(sizes), *map(costs.grpo, lengths)))
+    grpo_costs = _Costs(workload, grpo, params)
+    times.append(StageTime("grpo, each N", seeds * len(sizes), *map(grpo_costs.grpo, lengths)))
     count = 1 + 2 * seeds * len(sizes)  # base, and sft and grpo of each size and seed
     times.append(StageTime(f"evaluate, {workload.test_problems} problems", count, *map(costs.evaluation, lengths)))
-    return Estimate(model, workload, measurement, times, estimate_memory(workload, measurement, params))
+    return Estimate(model, workload, measurement, grpo, times, estimate_memory(workload, measurement, grpo, params))
 
 
 @dataclass(frozen=True)
@@ -120,13 +129,13 @@ class _Costs:
         return problems * (prompt / self.measurement.prefill + completion / self.measurement.decoding)
 
 
-def estimate_memory(workload: Workload, measurement: Measurement, params: Params) -> list[StageMemory]:
+def estimate_memory(
+    workload: Workload, measured: Measurement, measured_grpo: Measurement, params: Params
+) -> list[StageMemory]:
     """Estimate from the longest prompts; activations are those that the forward pass keeps for the backward pass."""
-    sft, grpo, measured = params.sft, params.grpo, measurement
+    sft, grpo = params.sft, params.grpo
     trained = (measured.weights, measured.gradients, measured.optimizer)
-    reference = (
-        measured.weights if grpo.beta and params.move_grpo_lora().model.lora is None else 0
-    )  # a copy, for the KL term
+    has_copy = bool(grpo.beta) and params.move_grpo_lora().model.lora is None  # for the KL term
     longest = workload.longest_prompt + workload.max_completion
     completions = min(grpo.micro_batch_size, grpo.batch_size * grpo.num_generations)
     prompts = completions if params.model.gradient_checkpointing else math.ceil(completions / grpo.num_generations)
@@ -136,15 +145,15 @@ def estimate_memory(workload: Workload, measurement: Measurement, params: Params
         StageMemory("sft", *trained, _scale(sequences * workload.longest_sequence, measured.activations_per_token), 0),
         StageMemory(
             "grpo",
-            measured.weights + reference,
-            measured.gradients,
-            measured.optimizer,
-            _scale(passed, measured.activations_per_token),
-            _scale(completions * longest, measured.cache_per_token),
+            measured_grpo.weights * (1 + has_copy),
+            measured_grpo.gradients,
+            measured_grpo.optimizer,
+            _scale(passed, measured_grpo.activations_per_token),
+            _scale(completions * longest, measured_grpo.cache_per_token),
         ),
         StageMemory(
             "evaluate",
-            measured.weights,
+            measured.generator_weights,
             0,
             0,
             0,

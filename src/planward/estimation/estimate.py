@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.table import Table
+from transformers import AutoTokenizer
 
 from planward.estimation.costs import Estimate, StageMemory, estimate_costs
-from planward.estimation.measurement import STEPS, count_parameters, load_trainable, measure
+from planward.estimation.measurement import STEPS, count_parameters, measure
 from planward.estimation.workload import build_workload
 from planward.params import Params, ParamsError
 
@@ -24,23 +25,26 @@ def estimate_model(path: str, params: Params) -> Estimate:
         PromptTooLong: a problem does not fit into `prompt.max_tokens`.
     """
     parameters = count_parameters(Path(path))
-    network, tokenizer = load_trainable(params.model, path)
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     if params.prompt.style == "full" and not tokenizer.chat_template:
         raise ParamsError(
             f"{path}: the tokenizer has no chat template, which prompt.style: full needs; fix: set prompt.style to "
             "compact, or take the instruction-tuned version of the model"
         )
     workload = build_workload(tokenizer, params)
-    return estimate_costs(path, workload, measure(network, workload, params, parameters), params)
+    measurement, moved = measure(path, workload, params, parameters), params.move_grpo_lora()
+    grpo = measurement if moved is params else measure(path, workload, moved, parameters)
+    return estimate_costs(path, workload, measurement, grpo, params)
 
 
 def render_estimate(estimate: Estimate, params: Params) -> Iterator[Table | str]:
     """Tables with their headings."""
     measured, workload = estimate.measurement, estimate.workload
     share = measured.trainable / measured.parameters
+    grpo = f", {estimate.grpo.trainable:,} in GRPO (LoRA)" if estimate.grpo is not measured else ""
     yield (
         f"{estimate.model}: {measured.parameters:,} parameters, {measured.trainable:,} trained ({share:.1%}; "
-        f"{'LoRA' if params.model.lora else 'all'}). Lengths: {workload.source}."
+        f"{'LoRA' if params.model.lora else 'all'}){grpo}. Lengths: {workload.source}."
     )
     yield f"\nTokens per second on {measured.device}, median of {STEPS} steps with Transformers"
     yield _build_speed_table(estimate)

@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from planward.core.model_folders import check_model_folder
 from planward.estimation.workload import Sequence_, Workload
 from planward.inference import models
+from planward.inference.attention import group_queries
 from planward.inference.cache import preallocate_rows
 from planward.params import ModelConfig, Params, ParamsError
 from planward.training.batching import Batching
@@ -38,7 +39,8 @@ class Measurement:
     parameters: int
     trainable: int
     device: str
-    weights: int
+    weights: int  # in training
+    generator_weights: int  # in evaluation
     gradients: int
     optimizer: int
     activations_per_token: float  # kept for the backward pass
@@ -75,11 +77,11 @@ def count_parameters(folder: Path) -> int:
     return count
 
 
-def load_trainable(model: ModelConfig, path: str) -> tuple[Any, Any]:
-    """Load a model as the training stages do under Transformers, in 16 or 32 bits, with its LoRA adapter."""
+def load_network(model: ModelConfig, path: str, *, training: bool) -> tuple[Any, Any]:
+    """Load a model as stages do under Transformers, in 16 or 32 bits; for training with its LoRA adapter."""
     plain = model.model_copy(update={"backend": "transformers", "load_in_4bit": False})
-    network, tokenizer = models.load_model(plain, path, max_tokens=0, seed=0)
-    lora = models.build_lora_config(plain, network)
+    network, tokenizer = models.load_model(plain, path, max_tokens=0, seed=0, training=training)
+    lora = models.build_lora_config(plain, network) if training else None
     if lora is not None:
         from peft import get_peft_model
 
@@ -89,14 +91,18 @@ def load_trainable(model: ModelConfig, path: str) -> tuple[Any, Any]:
     return network, tokenizer
 
 
-def measure(network: Any, workload: Workload, params: Params, parameters: int) -> Measurement:
-    """Measure a few steps; the weights change."""
+def measure(path: str, workload: Workload, params: Params, parameters: int) -> Measurement:
+    """Measure a few steps with the weights at `path`, of which there are `parameters` numbers."""
+    generator, _ = load_network(params.model, path, training=False)
+    generator_weights = _compute_weight_bytes(generator, params.model.load_in_4bit)
+    network, _ = load_network(params.model, path, training=True)
     cuda = network.device.type == "cuda"
     trained = [weights for weights in network.parameters() if weights.requires_grad]
     gradients = sum(weights.numel() * weights.element_size() for weights in trained)
     start, used = time.perf_counter(), time.process_time()
     with _measure_peak(cuda) as generation:
-        prefill, decoding, rows, cache = _measure_generation(network, workload, params, cuda)
+        prefill, decoding, rows, cache = _measure_generation(generator, workload, params, cuda)
+    del generator
     with _measure_peak(cuda) as training:
         speed, activations, sequences = _measure_training(network, trained, workload, params, cuda)
     return Measurement(
@@ -104,6 +110,7 @@ def measure(network: Any, workload: Workload, params: Params, parameters: int) -
         trainable=sum(weights.numel() for weights in trained),
         device=torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} thread(s)",
         weights=_compute_weight_bytes(network, params.model.load_in_4bit),
+        generator_weights=generator_weights,
         gradients=gradients,
         optimizer=2 * gradients,  # AdamW: two moments of each
         activations_per_token=activations,
@@ -160,13 +167,14 @@ def _measure_generation(
     def decode() -> None:
         nonlocal mask
         mask = torch.cat([mask, mask.new_ones(rows, 1)], dim=1)
-        network(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=mask.sum(1, keepdim=True) - 1,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        with group_queries(network):
+            network(
+                input_ids=tokens,
+                attention_mask=mask,
+                position_ids=mask.sum(1, keepdim=True) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            )
 
     return prefill_speed, rows / _time(decode, cuda), rows, size / ids.numel()
 

@@ -111,7 +111,7 @@ def decode(
     cache = preallocate_rows(prefill.past_key_values, prompt_index, limit - 1)
     rows, positions = torch.arange(size, device=ids.device), mask.sum(1, keepdim=True) - 1
     live = torch.ones_like(rows, dtype=torch.bool)
-    with group_queries(model.config):
+    with group_queries(model):
         for step in range(limit):
             tokens = choose(logits, rows, live)
             completions[rows[live], step] = tokens[live]
@@ -144,8 +144,11 @@ def supports_decode(model: Any) -> bool:
     """Return whether `decode` gives the completions of the model's own `generate`.
 
     It does not for encoder-decoders, layers that keep anything but keys and values of all tokens (a sliding window, a
-    state), penalties and the like in the model's generation settings, and a replaced `generate` (Unsloth, PEFT).
+    state), penalties and the like in the model's generation settings, and a replaced `generate` (Unsloth). An adapter
+    does not matter.
     """
+    if hasattr(model, "get_base_model"):  # PEFT
+        model = model.get_base_model()
     if (
         getattr(model.config, "is_encoder_decoder", False)
         or getattr(model.generate, "__func__", None) is not GenerationMixin.generate

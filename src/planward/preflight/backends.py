@@ -13,7 +13,7 @@ from planward.inference.vllm import check_vllm, require_vllm
 from planward.params import ModelConfig, Params
 from planward.preflight.resources import has_cuda
 from planward.preflight.services import list_url_faults
-from planward.training.generation import check_generation
+from planward.training.generation import check_generation, check_unsloth
 
 NO_CUDA = "needs CUDA, and torch finds no GPU"
 
@@ -37,6 +37,14 @@ def list_backend_faults(model: ModelConfig, task: str, *, local: bool) -> list[s
             f"{file}: model.load_in_4bit: needs bitsandbytes, which is not installed; fix: pip install -e '.[4bit]'"
         )
     return faults
+
+
+def list_unsloth_faults(params: Params) -> list[str]:
+    """Return which parameter of GRPO Unsloth would ignore, where `model.backend` asks for it or would choose it."""
+    backend, may_be_chosen = params.model.backend, find_spec("unsloth") is not None and has_cuda()
+    if backend != "unsloth" and not (backend == "auto" and may_be_chosen):
+        return []
+    return [f"{params_file(params.task)}: {fault}" for fault in _catch(check_unsloth, params)]
 
 
 def list_vllm_faults(params: Params, path: str | None, *, trains: bool, local: bool) -> list[str]:

@@ -13,7 +13,7 @@ from planward.core import paths
 from planward.core.model_folders import find_start_weights
 from planward.core.registry import load_params
 from planward.params import Params
-from planward.preflight.backends import list_backend_faults, list_vllm_faults
+from planward.preflight.backends import list_backend_faults, list_unsloth_faults, list_vllm_faults
 from planward.preflight.models import ModelFiles, inspect_model, list_chat_faults, list_template_faults
 from planward.preflight.resources import (
     DiskUse,
@@ -131,6 +131,8 @@ class _Preflight:
         if stage.family in GENERATING:
             weights = None if is_made else path
             faults += list_vllm_faults(params, weights, trains=stage.family == "grpo", local=self.local)
+        if stage.family == "grpo":
+            faults += list_unsloth_faults(params)
         if Need.PROMPTS in stage.needs:
             faults += list_chat_faults(base if is_made else path, params.prompt)
         if not model.parameters:

@@ -32,16 +32,22 @@ def check_generation(params: Params, base: str) -> None:
             raise BackendError("model.generation: vllm needs model.backend: transformers (auto chose unsloth)")
         require_vllm()
     elif choose_backend(model) == "unsloth":
-        override = grpo.loss_type == "dr_grpo" and grpo.scale_rewards == "group"
-        conflicts = {
-            "grpo.temperatures": (grpo.temperatures is not None, "null: its loss has one temperature"),
-            "grpo.scale_rewards": (override, "none: with dr_grpo it does not scale rewards"),
-            "grpo.beta": (
-                grpo.beta > 0 and model.keeps_adapter,
-                "0.0, or model.lora.merge: true: its KL term is against the weights below the adapter",
-            ),
-        }
-        _refuse("model.backend: unsloth", conflicts)
+        check_unsloth(params)
+
+
+def check_unsloth(params: Params) -> None:
+    """Refuse parameters that Unsloth's GRPO would ignore; raises BackendError, which names the key."""
+    grpo = params.grpo
+    override = grpo.loss_type == "dr_grpo" and grpo.scale_rewards == "group"
+    conflicts = {
+        "grpo.temperatures": (grpo.temperatures is not None, "null: its loss has one temperature"),
+        "grpo.scale_rewards": (override, "none: with dr_grpo it does not scale rewards"),
+        "grpo.beta": (
+            grpo.beta > 0 and params.model.keeps_adapter,
+            "0.0, or model.lora.merge: true: its KL term is against the weights below the adapter",
+        ),
+    }
+    _refuse("model.backend: unsloth", conflicts)
 
 
 def build_generation_arguments(params: Params) -> dict[str, Any]:
@@ -62,4 +68,4 @@ def build_generation_arguments(params: Params) -> dict[str, Any]:
 def _refuse(source: str, conflicts: dict[str, tuple[bool, str]]) -> None:
     for key, (is_set, remedy) in conflicts.items():
         if is_set:
-            raise BackendError(f"{source} needs {key}: {remedy}")
+            raise BackendError(f"{source} needs {key}: {remedy}; fix: that, or another {source.partition(':')[0]}")
