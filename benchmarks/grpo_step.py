@@ -1,11 +1,13 @@
 """Time of a GRPO step by part, compared with TRL's implementation and with the arithmetic.
 
-    python benchmarks/grpo_step.py [SIZE [STEPS]]
+    python benchmarks/grpo_step.py [SIZE [STEPS [MICRO_BATCH]]]
 
 Run the pipeline first: this trains a few steps of a run's schedule in a temporary folder, with TRL's own generation and
-loss in micro-batches of 8 (its default), 40 and all completions of a step, and with Planward's. Every variant trains on
-the same prompts from the same weights; start-up and the first step are excluded. Processor time is that of all threads;
-it is the steadier figure if other programs run.
+loss in micro-batches of 8 (its default), 40 and all completions of a step, and with Planward's. With MICRO_BATCH, for a
+model that needs the memory, both use that. Every variant trains on the same prompts from the same weights; start-up and
+the first step are excluded. Processor time is that of all threads; it is the steadier figure if other programs run.
+Tokens a second are those of completions: sampled, and in the loss and its gradient, where Planward leaves out
+completions without advantage but counts them.
 
 The floor is the time of the step's matrix products, attention included, at the rate of a large matrix product.
 """
@@ -61,6 +63,21 @@ class MethodTimer:
         setattr(owner, method, timed)
 
 
+class TokenCounter:
+    """Counts the tokens of sampled completions."""
+
+    def __init__(self) -> None:
+        self.count, sample = 0, grpo.SharedPrefixRolloutTrainer._generate_single_turn
+
+        def count_tokens(*args: Any, **kwargs: Any) -> Any:
+            completions, logps = sample(*args, **kwargs)
+            self.count += sum(map(len, completions))
+            return completions, logps
+
+        grpo.SharedPrefixRolloutTrainer._generate_single_turn = count_tokens  # type: ignore[method-assign]
+
+
+SAMPLED = TokenCounter()
 TIMERS = {
     "all": MethodTimer(SharedPrefixTrainer, "training_step"),
     "generation": MethodTimer(SharedPrefixTrainer, "_generate_single_turn"),
@@ -80,12 +97,15 @@ class StepStatistics(TrainerCallback):
 
     def __init__(self, steps: int) -> None:
         self.steps, self.counter, self.seconds = steps, FlopCounterMode(display=False), dict[str, float]()
+        self.tokens = 0.0  # of the completions of a step
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         if state.global_step == 1:
+            SAMPLED.count = 0
             for timer in TIMERS.values():
                 timer.seconds = 0.0
         elif state.global_step == self.steps + 1:
+            self.tokens = SAMPLED.count / self.steps
             self.seconds = {name: timer.seconds / self.steps for name, timer in TIMERS.items()}
             self.counter.__enter__()
         elif state.global_step == self.steps + 2:
@@ -118,8 +138,8 @@ def measure_matrix_rate() -> float:
 
 def measure_step(
     params: Params, run: Run, steps: int, trainer: type, micro_batch_size: int
-) -> tuple[dict[str, float], int]:
-    """Return the seconds per step of each part, and the floating-point operations of a step."""
+) -> tuple[dict[str, float], float, int]:
+    """Return the seconds per step of each part, and the tokens and floating-point operations of a step."""
     changes = {"steps": steps + 2, "micro_batch_size": micro_batch_size}
     params = params.model_copy(update={"grpo": params.grpo.model_copy(update=changes)})
     original, train, statistics = grpo.SharedPrefixRolloutTrainer, grpo.train, StepStatistics(steps)
@@ -129,7 +149,7 @@ def measure_step(
         stage.run(params, run)
     finally:
         grpo.SharedPrefixRolloutTrainer, grpo.train = original, train  # type: ignore[misc]
-    return statistics.seconds, statistics.counter.get_total_flops()
+    return statistics.seconds, statistics.tokens, statistics.counter.get_total_flops()
 
 
 def main() -> None:
@@ -141,18 +161,16 @@ def main() -> None:
     if not (root / table).exists():
         sys.exit(f"{table} is missing; fix: run `make report` first")
     completions = params.grpo.batch_size * params.grpo.num_generations
-    variants = {
-        "TRL, micro-batches of 8": (TrlTrainer, 8),
-        "TRL, micro-batches of 40": (TrlTrainer, 40),
-        f"TRL, {completions} at once": (TrlTrainer, completions),
-        f"Planward, {completions} at once": (grpo.SharedPrefixRolloutTrainer, completions),
-    }
+    micro_batches = [int(sys.argv[3])] if len(sys.argv) > 3 else [8, 40, completions]
+    variants = {f"TRL, {count} at once": (TrlTrainer, count) for count in micro_batches}
+    variants[f"Planward, {micro_batches[-1]} at once"] = (grpo.SharedPrefixRolloutTrainer, micro_batches[-1])
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         for link in (results.problems, results.score, results.model(base)):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(root / link)
-        Path("models").symlink_to(root / "models")
+        for name in ("models", "workflow"):  # weights and prompt templates
+            Path(name).symlink_to(root / name)
         table.parent.mkdir()
         pq.write_table(pq.read_table(root / table).slice(0, (steps + 2) * params.grpo.batch_size), table)
         rows = {name: measure_step(params, run, steps, *variant) for name, variant in variants.items()}
@@ -161,13 +179,18 @@ def main() -> None:
     print(f"seconds per step of {params.grpo.batch_size} prompts x {params.grpo.num_generations} completions")
     size_text = f"{MATRIX_SIZE} x {MATRIX_SIZE}"
     print(f"{torch.get_num_threads()} thread(s), {rate / 1e9:.0f} GFLOP/s in a product of {size_text} matrices")
-    ours, _ = list(rows.values())[-1]
-    for name, (row, flops) in rows.items():
+    ours, _, _ = list(rows.values())[-1]
+    for name, (row, tokens, flops) in rows.items():
         figures = ", ".join(f"{part} {seconds:.3f}" for part, seconds in row.items())
         ratios = (
             f"{row['all'] / ours['all']:.2f} x the last, {row['processor'] / ours['processor']:.2f} x in processor time"
         )
-        print(f"{name:28} {figures}; {ratios}; {flops / 1e9:.1f} GFLOP, {row['all'] * rate / flops:.1f} x the floor")
+        speeds = f"{tokens / row['generation']:.0f} tokens/s sampled, "
+        speeds += f"{tokens / (row['loss'] + row['backward']):.0f} in loss and gradient"
+        print(
+            f"{name:28} {figures}; {speeds}; {ratios}; {flops / 1e9:.1f} GFLOP, "
+            f"{row['all'] * rate / flops:.1f} x the floor"
+        )
 
 
 if __name__ == "__main__":
