@@ -399,6 +399,17 @@ CHAT = {"url": "https://example.org/v1", "model": "m"}
         ({"models": {"uniform": CHAT}}, "endpoints.models.uniform: begins like another method"),
         ({"models": {"../x": CHAT}}, "models.../x: a name is small letters"),
         ({"models": {"gpt": CHAT | {"options": {"stream": True}}}}, "stream: a field of the request"),
+        *(
+            (
+                {"models": {"gpt": CHAT | {"options": {"max_tokens": limit}}}},
+                "max_tokens: must be a whole number above 0",
+            )
+            for limit in ("100", 1.5, True, 0)
+        ),
+        (
+            {"models": {"gpt": CHAT | {"options": {"max_tokens": None}}}, "access": {"gpt": {"token_budget": 100}}},
+            "access.gpt.token_budget: needs a limit for each completion; fix: models.gpt.options.max_completion_tokens",
+        ),
         ({"models": {"gpt": CHAT}, "access": {"gpt": {"concurrency": 0}}}, "endpoints.access.gpt.concurrency"),
         ({"models": {"gpt": CHAT}, "access": {"gtp": {}}}, "access: no entry under `models` for gtp"),
     ],
@@ -406,6 +417,24 @@ CHAT = {"url": "https://example.org/v1", "model": "m"}
 def test_wrong_endpoints_are_named_by_key(shipped: PlanningParams, section: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=re.escape(message)):
         validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+
+
+def test_token_budget_takes_a_limit_under_either_name(shipped: PlanningParams) -> None:
+    for limits in ({}, {"max_tokens": 9}, {"max_tokens": None, "max_completion_tokens": 9}):
+        section = {"models": {"gpt": CHAT | {"options": limits}}, "access": {"gpt": {"token_budget": 100}}}
+        validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+
+
+def test_page_about_endpoints_has_parameters_that_are_valid(root: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/endpoints.md").read_text()
+    for name, text in re.findall(r"```yaml title=\"(.*?)\"\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    commands = re.findall(r"^planward params (\S+)", page, re.MULTILINE)
+    shutil.copytree(ROOT / "workflow/recipes", tmp_path / "workflow/recipes")
+    chat = resolve_recipes([tmp_path / name for name in commands], root)[Path("params.yaml")]
+    assert chat["endpoints"]["run"] == ["gpt-x"]
+    served = resolve_recipes([tmp_path / "served.yaml"], root)[Path("params.yaml")]
+    assert served["endpoints"]["run"] == ["served"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ pytest.importorskip("openai", reason="needs the extra `endpoints`")
 from endpoint_server import Reply, Server, serve_replies
 from planward.core.files import CannotWriteError
 from planward.endpoints.answers import Answer, AnswerFile
-from planward.endpoints.client import EndpointError, complete
+from planward.endpoints.client import MAX_ERROR_CHARS, EndpointError, complete
 from planward.endpoints.requests import CompletionRequest, build_request
 from planward.inference.models import BackendError
 from planward.params import AccessConfig, EndpointConfig
@@ -147,6 +147,17 @@ def test_token_budget_is_never_exceeded(path: Path) -> None:
         assert len(server.bodies) == 8
 
 
+@pytest.mark.parametrize(
+    "options", [{"max_tokens": 40}, {"max_tokens": None, "max_completion_tokens": 40}, {"max_completion_tokens": 40}]
+)
+def test_token_budget_counts_the_limit_that_options_set(path: Path, options: dict[str, int | None]) -> None:
+    with serve_replies() as server:
+        with pytest.raises(EndpointError, match="the next request may take 50, more than"):
+            ask(path, build_requests(server, 1, **options), token_budget=49)
+        assert not server.bodies
+        ask(path, build_requests(server, 1, **options), token_budget=50)
+
+
 def test_tokens_that_the_server_does_not_count_are_the_most_possible(path: Path) -> None:
     with serve_replies(default=Reply(200, '{"choices": [{"message": {"content": null}}]}')) as server:
         with pytest.raises(EndpointError, match="30 tokens were used"):
@@ -179,6 +190,26 @@ def test_key_is_sent_and_never_shown(
             ask(path, build_requests(server, 4), key_env="PLANWARD_TEST_KEY", concurrency=1)
         assert server.headers[1]["authorization"] == f"Bearer {KEY}"
     assert KEY not in f"{error.value!r} {path.read_text()} {''.join(capfd.readouterr())}"
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY}é"], ids=["line-break", "beyond-ascii"])
+def test_key_that_no_header_holds_is_refused_by_its_variable(
+    path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("PLANWARD_TEST_KEY", key)
+    with serve_replies() as server:
+        with pytest.raises(BackendError, match="the environment variable PLANWARD_TEST_KEY holds no key") as error:
+            ask(path, build_requests(server, 1), key_env="PLANWARD_TEST_KEY")
+        assert not server.bodies
+    assert KEY not in str(error.value)
+
+
+def test_key_is_masked_where_a_long_error_is_cut(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANWARD_TEST_KEY", KEY)
+    text = "x" * (MAX_ERROR_CHARS - len(KEY) // 2) + KEY
+    with serve_replies(default=Reply(400, text)) as server, pytest.raises(EndpointError) as error:
+        ask(path, build_requests(server, 1), key_env="PLANWARD_TEST_KEY")
+    assert KEY[:4] not in str(error.value)
 
 
 def test_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:

@@ -171,3 +171,40 @@ def test_results_that_cannot_be_judged_are_refused(project: Path, changes: dict[
     result = run("import", "planbench", str(file))
     assert result.exit_code == 2
     assert complaint in result.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("no JSON", "the whole: Invalid JSON"),
+        ("[]", "the whole: Input should be an object"),
+        ('{"task": "task_1_plan_generation", "instances": []}', "domain: Field required"),
+        ('{"task": "t", "domain": "d", "instances": [{"llm_raw_response": ""}]}', "instances.0.instance_id: Field"),
+    ],
+)
+def test_files_that_are_no_results_are_named(project: Path, text: str, complaint: str) -> None:
+    (project / "notes.json").write_text(text)
+    result = run("import", "planbench", "notes.json")
+    assert result.exit_code == 2
+    output = " ".join(result.output.split())
+    assert f"notes.json: no result file of PlanBench: {complaint}" in output
+    assert "fix: name files" in output
+
+
+def test_results_without_a_checkout_need_its_root(project: Path) -> None:
+    result = run("import", "planbench", str(write_result(project / "elsewhere")))
+    assert result.exit_code == 2
+    assert "answers.json: is not results/DOMAIN/ENGINE/TASK.json of a checkout; fix: --root" in result.output
+
+
+def test_imported_answers_are_judged_below_the_checkout(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = project / "plan-bench"
+    write_checkout(checkout)
+    file = write_result(checkout)
+    (project / "work").mkdir()
+    monkeypatch.chdir(project / "work")
+    Path("answers.jsonl").write_text(run("import", "planbench", str(file)).stdout)
+    result = run("judge", "answers.jsonl", "--root", str(checkout), "--workers", "1")
+    assert result.exit_code == 0, result.output
+    (row,) = read_rows(Path("answers-judged/verdicts.jsonl"))
+    assert (row["domain"], row["model"], row["plan"]) == ("blocksworld", "gpt-4_chat", "(pick-up b1)")

@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 from planward import val
 from planward.cli import app
 from planward.core.verdicts import Label
+from planward.judgement.judgement import judge_file
+from planward.judgement.problems import ProblemIndex
 from planward.judgement.tally import MAX_CELLS
+from planward.judgement.verdicts import Judge, Settings, Verifier
 from planward.tasks.planning.domains import load_domain_text
 from support import ROOT, read_rows, write_lines
 
@@ -147,6 +150,7 @@ def test_bad_lines_are_quarantined_and_counted() -> None:
     for row, reason in zip(quarantine, [*bad, "duplicate", "too long"], strict=True):
         assert row["reason"].startswith(reason)
     assert all(len(row["text"]) <= 1000 for row in quarantine)
+    assert json.loads(quarantine[-2]["text"]) == again
     metrics = json.loads(Path("answers-judged/metrics.json").read_text())
     assert metrics["lines"] == metrics["judged"] + metrics["quarantined"] + metrics["blank"] == len(bad) + 6
     assert (metrics["judged"], metrics["blank"]) == (3, 1)
@@ -218,8 +222,35 @@ def test_a_broken_verifier_gives_no_verdicts(folder: Path, monkeypatch: pytest.M
     for options in ([], ["--verifier", "fast", "--audit-share", "1"], ["--workers", "2"]):
         done = CliRunner().invoke(app, ["judge", "answers.jsonl", "--problems", "problems.jsonl", *options])
         assert done.exit_code == 2
-        assert "VAL is missing" in done.stderr
+        assert "line 1: VAL is missing" in done.stderr
         assert not list(folder.glob("answers-judged/*"))
+
+
+@pytest.mark.parametrize("options", [[], ["--verifier", "fast", "--audit-share", "1"]], ids=["val", "fast"])
+def test_a_line_that_val_fails_on_is_quarantined(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """VAL dies on p2 only, so its known problem has a verdict."""
+    program = folder / "Validate"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *p2.pddl*) kill -9 $$;; esac\nexec {val.find_binary()} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("VAL_BINARY", str(program))
+    lines: list[Line] = [{"id": name, "plan": SOLUTIONS[name]} for name in ("p1", "p2", "p3")]
+    verdicts, quarantine = judge(lines, *options)
+    assert [(row["id"], row["success"]) for row in verdicts] == [("p1", True), ("p3", True)]
+    assert [(row["line"], row["reason"].partition(":")[0]) for row in quarantine] == [(2, "verifier")]
+    assert json.loads(quarantine[0]["text"]) == lines[1]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_lost_line_stops_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge_lines = Judge.__call__
+    monkeypatch.setattr(Judge, "__call__", lambda self, lines: judge_lines(self, lines)[1:])
+    write_lines(Path("answers.jsonl"), [b"", {"id": "p1", "plan": SOLUTIONS["p1"]}])
+    settings = Settings(Verifier.fast, 0.0, 10)
+    with pytest.raises(RuntimeError, match="2 lines read, but 0 blank, 1 judged and 0 quarantined"):
+        judge_file(Path("answers.jsonl"), Path("out"), ProblemIndex([Path("problems.jsonl")], Path()), settings)
+    assert not list(Path().glob("out/*.jsonl"))
 
 
 def test_verifiers_that_disagree_stop_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,29 +264,57 @@ def test_verifiers_that_disagree_stop_the_command(folder: Path, monkeypatch: pyt
     arguments = ["judge", "answers.jsonl", "--problems", "problems.jsonl", "--workers", "1", "--verifier", "fast"]
     done = CliRunner().invoke(app, [*arguments, "--audit-share", "1"])
     assert done.exit_code == 2
-    assert "the verifiers disagree" in done.stderr
+    assert "line 1: the verifiers disagree" in done.stderr
     assert "p1.pddl" in done.stderr
     assert CliRunner().invoke(app, [*arguments, "--audit-share", "0"]).exit_code == 0
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_file_without_a_usable_line_is_an_error() -> None:
+    judge([{"id": "p1", "plan": SOLUTIONS["p1"]}])
     verdicts, quarantine = judge([b"{", {"id": "p1"}], status=2)
     assert (len(verdicts), len(quarantine)) == (0, 2)
     assert judge([], status=2) == ([], [])
-    assert not Path("answers-judged/metrics.json").exists()
+    assert sorted(path.name for path in Path("answers-judged").iterdir()) == ["quarantine.jsonl", "verdicts.jsonl"]
     done = CliRunner().invoke(app, ["judge", "nowhere.jsonl"])
     assert (done.exit_code, "nowhere.jsonl" in done.stderr) == (2, True)
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_model_name_on_every_line_is_refused() -> None:
-    lines: list[Line] = [{"id": "p1", "model": f"m{i}", "plan": SOLUTIONS["p1"]} for i in range(MAX_CELLS + 1)]
-    write_lines(Path("answers.jsonl"), lines)
-    arguments = ["judge", "answers.jsonl", "--problems", "problems.jsonl", "--workers", "1", "--verifier", "fast"]
-    done = CliRunner().invoke(app, arguments)
+def test_files_outside_the_root_are_told_of_root(folder: Path) -> None:
+    line: Line = {"plan": SOLUTIONS["p1"], "domain_file": str(folder / "domain.pddl"), "problem_file": "p1.pddl"}
+    (folder / "inside").mkdir()
+    write_lines(Path("answers.jsonl"), [line])
+    done = CliRunner().invoke(app, ["judge", "answers.jsonl", "--root", "inside"])
     assert done.exit_code == 2
-    assert f"line {MAX_CELLS + 1}: more than {MAX_CELLS} pairs" in done.stderr
+    assert "is outside the data root; fix: --root" in " ".join(done.stderr.split())
+
+
+@pytest.mark.usefixtures("folder")
+def test_more_models_than_tables_hold_are_quarantined() -> None:
+    plan = {"plan": SOLUTIONS["p1"]}
+    lines: list[Line] = [{"id": "p1", "model": f"m{i}"} | plan for i in range(MAX_CELLS + 1)]
+    lines.append({"id": "p2", "model": "m0"} | plan)
+    verdicts, quarantine = judge(lines, "--verifier", "fast")
+    assert [row["line"] for row in verdicts] == [*range(1, MAX_CELLS + 1), MAX_CELLS + 2]
+    (row,) = quarantine
+    assert row["reason"].startswith(f"too many models: the file has {MAX_CELLS} other pairs of `model` and `shot_num`")
+
+
+@pytest.mark.usefixtures("folder")
+def test_more_domains_than_tables_hold_are_quarantined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planward.judgement.tally.MAX_DOMAINS", 1)
+    text = Path("domain.pddl").read_text()
+    for name in ("first", "second"):
+        Path(f"{name}.pddl").write_text(text.replace("(domain blocksworld)", f"(domain {name})"))
+        problem = Path("p1.pddl").read_text().replace("(:domain blocksworld)", f"(:domain {name})")
+        Path(f"{name}-p1.pddl").write_text(problem)
+    lines: list[Line] = [
+        {"domain_file": f"{name}.pddl", "problem_file": f"{name}-p1.pddl", "model": model, "plan": SOLUTIONS["p1"]}
+        for name, model in (("first", "a"), ("second", "b"), ("first", "b"))
+    ]
+    verdicts, quarantine = judge(lines, "--verifier", "fast")
+    assert [row["line"] for row in verdicts] == [1, 3]
+    assert [row["reason"] for row in quarantine] == ["too many domains: the file has 1 others; fix: divide it"]
 
 
 @pytest.mark.parametrize(

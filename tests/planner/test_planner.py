@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,9 @@ import planward
 from foreign_problems import write_problems
 from planward.cli import app
 from planward.core.prompt_templates import PromptTemplate
+from planward.core.records import Record
 from planward.core.runs import Run
+from planward.core.verdicts import Verdict, VerifierError
 from planward.params import ParamsError
 from planward.planner import Planner, SearchConfig
 from planward.planner.costs import measure_cost
@@ -100,6 +103,24 @@ def test_best_of_samples_has_the_lowest_cost(planner: Planner, problems: Path) -
     costs = {attempt.cost.value for attempt in result.attempts if attempt.cost}
     assert len({attempt.completion for attempt in result.attempts}) > 1
     assert result.cost == min(costs)
+
+
+def test_valid_plan_is_returned_where_val_fails_on_another_sample(
+    planner: Planner, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, calls = planner.task.judge, count()
+
+    def judge_first(plans: list[tuple[Record, str]]) -> list[Verdict]:
+        if next(calls):
+            raise VerifierError("killed")
+        return list(judge(plans))
+
+    monkeypatch.setattr(planner.task, "judge", judge_first)
+    files = problems / "ferry/domain.pddl", problems / "ferry/1.pddl"
+    result = planner.plan(*files, samples=2, temperature=0.1, best=True)
+    assert next(calls) > 1
+    assert result.success
+    assert result.num_samples == 1
 
 
 def test_cost_is_the_value_of_the_metric() -> None:
@@ -244,8 +265,9 @@ def test_random_examples_are_of_the_domain_and_not_of_the_problem(
 
 @pytest.fixture
 def folder(problems: Path, tmp_path: Path) -> SimpleNamespace:
-    """Three problems and two files that are none, in a folder of their own."""
+    """Three problems, two files that are none, and two copies of the domain, in a folder of their own."""
     shutil.copytree(problems / "ferry", tmp_path / "in/deep")
+    shutil.copy(problems / "ferry/domain.pddl", tmp_path / "in/deep/1-domain.pddl")
     (tmp_path / "in/broken.pddl").write_text("(define (problem p)")
     (tmp_path / "in/deep/other.pddl").write_text((UNKNOWN / "p1.pddl").read_text())
     return SimpleNamespace(domain=problems / "ferry/domain.pddl", files=tmp_path / "in", out=tmp_path / "out")
@@ -284,6 +306,42 @@ def test_folder_refuses_results_of_other_settings(planner: Planner, folder: Simp
     with pytest.raises(ParamsError, match=r"other settings \(search; see settings.json\)"):
         plan_folder(planner, folder.domain, folder.files, folder.out, replace(SearchConfig(), temperature=0.5))
     assert (folder.out / "results.jsonl").read_bytes() == before
+
+
+def test_folder_continues_after_separators_of_unicode(planner: Planner, folder: SimpleNamespace) -> None:
+    plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig())
+    results = folder.out / "results.jsonl"
+    rows = [json.loads(line) | {"detail": "one\u2028two"} for line in results.read_text().splitlines()]
+    results.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    before = results.read_bytes()
+    assert plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig()).known == 3
+    assert results.read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"precision": "bfloat16"}, {"load_in_4bit": True}], ids=str)
+def test_folder_refuses_results_of_weights_loaded_otherwise(
+    planner: Planner, folder: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
+) -> None:
+    plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig())
+    model = planner.settings.model.model_copy(update=change)
+    monkeypatch.setattr(planner, "settings", replace(planner.settings, model=model))
+    with pytest.raises(ParamsError, match=r"other settings \(loading; see settings.json\)"):
+        plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig())
+
+
+def test_folder_refuses_results_of_an_adapter_on_other_weights(
+    planner: Planner, folder: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    for path, text in ((base / "model.safetensors", "old"), (adapter / "adapter_model.safetensors", "same")):
+        path.parent.mkdir()
+        path.write_text(text)
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    monkeypatch.setattr(planner, "folder", adapter)
+    plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig())
+    (base / "model.safetensors").write_text("new")
+    with pytest.raises(ParamsError, match=r"other settings \(adapter_base; see settings.json\)"):
+        plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig())
 
 
 def test_folder_without_a_usable_file_says_why(planner: Planner, folder: SimpleNamespace, tmp_path: Path) -> None:

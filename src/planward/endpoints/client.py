@@ -147,10 +147,8 @@ class _Client:
         except APIConnectionError as error:
             raise self._fail(f"{url} does not answer ({error.__cause__ or error}); fix: {self._key('url')}") from None
         except APIStatusError as error:
-            text, fixes = (
-                self._mask(error.response.text)[:MAX_ERROR_CHARS],
-                {401: "key_env", 403: "key_env", 404: "model"},
-            )
+            text = self._mask(error.response.text)[:MAX_ERROR_CHARS]  # a cut key would not be found any more
+            fixes = {401: "key_env", 403: "key_env", 404: "model"}
             fix = f"fix: {self._key(fixes[error.status_code])}" if error.status_code in fixes else ""
             if error.status_code == 429:
                 fix = f"fix: lower {self.section}.requests_per_minute or concurrency, or raise max_retries"

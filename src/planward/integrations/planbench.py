@@ -99,7 +99,19 @@ def _read_document(file: Path) -> _Document:
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"])) or "the whole"
-        raise ValueError(f"{file}: no result file of PlanBench: {where}: {fault['msg']}") from None
+        raise ValueError(
+            f"{file}: no result file of PlanBench: {where}: {fault['msg']}; fix: name files that its evaluation reads"
+        ) from None
+
+
+def _find_checkout(file: Path) -> Path:
+    parents = file.resolve().parents
+    if len(parents) <= CHECKOUT_DEPTH or not (parents[CHECKOUT_DEPTH] / "configs").is_dir():
+        raise ParamsError(
+            f"{file}: is not results/DOMAIN/ENGINE/TASK.json of a checkout; "
+            "fix: --root, the folder that holds configs/ and instances/"
+        )
+    return parents[CHECKOUT_DEPTH]
 
 
 def iter_answers(file: Path, root: Path | None = None) -> Iterator[dict[str, Any]]:
@@ -112,18 +124,15 @@ def iter_answers(file: Path, root: Path | None = None) -> Iterator[dict[str, Any
         root: the folder of the checkout that holds configs/ and instances/; by default, CHECKOUT.
 
     Raises:
-        ValueError: the file is no result of a plan generation task, an answer in words was not yet evaluated, or the
-            domain has no config; the message names it.
+        ValueError: the file is no result of a plan generation task or lies in no checkout, an answer in words was not
+            yet evaluated, or the domain has no config; the message names it.
     """
     document = _read_document(file)
     if not document.task.startswith(PLAN_GENERATION):
         raise ValueError(
             f"{file}: task {document.task!r} is not {PLAN_GENERATION} or a variant of it: nothing to judge"
         )
-    parents = file.resolve().parents
-    if root is None and len(parents) <= CHECKOUT_DEPTH:
-        raise ParamsError(f"{file}: is in no checkout; fix: --root, the folder that holds configs/ and instances/")
-    root = parents[CHECKOUT_DEPTH] if root is None else root
+    root = _find_checkout(file) if root is None else root
     configs = {config.domain_name: config for config in load_configs(root)}
     if (domain := document.domain) not in configs:
         raise ParamsError(f"{root}/configs: no config has domain_name {domain}; fix: --root")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from planward.core.files import open_atomic, write_json
-from planward.core.lines import OUTSIDE
+from planward.core.lines import OUTSIDE, Line
 from planward.core.parallel import map_chunks
 from planward.core.tables import write_table
 from planward.core.verdicts import Label
@@ -53,30 +53,39 @@ def judge_file(
 
     Raises:
         ValueError: no line could be judged; the message shows the first reason.
-        VerifierError: no verdict could be reached, or the verifiers disagree.
+        VerifierError: VAL is broken, or the verifiers disagree; the message has the line's number.
         OSError: the file cannot be read, or the folder not be written.
         WorkerKilled: one of the processes was killed.
     """
-    tally, line_num = Tally(), 0
-    for name in SUMMARIES:
-        (folder / name).unlink(missing_ok=True)  # of an earlier file
+    tally, line_num, blank = Tally(), 0, 0
+
+    def count_lines(chunks: Iterable[list[Line]]) -> Iterator[list[Line]]:
+        nonlocal line_num
+        for chunk in chunks:
+            line_num += len(chunk)
+            yield chunk
+
     with open_atomic(folder / "verdicts.jsonl") as verdicts, open_atomic(folder / "quarantine.jsonl") as quarantine:
-        results = map_chunks(partial(Judge, index, settings), read_chunks(path, advance), workers)
+        results = map_chunks(partial(Judge, index, settings), count_lines(read_chunks(path, advance)), workers)
         for result in chain.from_iterable(results):
-            line_num += 1
-            if isinstance(result, Judged) and not tally.add(result):
-                result = _reject_duplicate(result)
+            if isinstance(result, Judged) and (reason := tally.add(result)):
+                result = Rejected(result.number, reason, result.raw)
             if isinstance(result, Judged):
                 verdicts.write(result.text + "\n")
             elif isinstance(result, Rejected):
                 tally.reject(result.number, result.reason)
                 quarantine.write(result.text + "\n")
+            else:
+                blank += 1
+        metrics = _compute_metrics(tally, line_num, blank, settings)
+    for name in SUMMARIES:
+        (folder / name).unlink(missing_ok=True)  # those of earlier verdicts
     if not tally.judged:
         reason = tally.first_reason or "it holds no lines"
         if OUTSIDE in reason:
             reason += "; fix: --root, a folder above all PDDL files"
         raise ValueError(f"{path}: no line could be judged; {reason}; see {folder / 'quarantine.jsonl'}")
-    judgement = Judgement(_compute_metrics(tally, line_num, settings), compute_tables(tally, confidence))
+    judgement = Judgement(metrics, compute_tables(tally, confidence))
     write_json(folder / METRICS_FILE, judgement.metrics)
     for table in TABLES:
         write_table(folder / f"{table}.csv", getattr(judgement.tables, table))
@@ -85,18 +94,17 @@ def judge_file(
     return judgement
 
 
-def _reject_duplicate(judged: Judged) -> Rejected:
-    reason = f"duplicate: {judged.model!r} has an earlier line on {judged.key!r} with {judged.shot_num} examples"
-    return Rejected(judged.number, reason, judged.raw)
-
-
-def _compute_metrics(tally: Tally, line_num: int, settings: Settings) -> dict[str, Any]:
-    """lines = blank + judged + quarantined; labels and `judged_by` each sum to judged, reasons to quarantined."""
+def _compute_metrics(tally: Tally, line_num: int, blank: int, settings: Settings) -> dict[str, Any]:
+    """Labels and `judged_by` each sum to judged, reasons to quarantined; raises RuntimeError where a line is lost."""
     counts = {str(label): sum(each[label] for each in tally.labels.values()) for label in Label}
     quarantined = tally.reasons.total()
+    if blank + tally.judged + quarantined != line_num:
+        raise RuntimeError(
+            f"{line_num} lines read, but {blank} blank, {tally.judged} judged and {quarantined} quarantined"
+        )
     return {
         "lines": line_num,
-        "blank": line_num - tally.judged - quarantined,
+        "blank": blank,
         "judged": tally.judged,
         "quarantined": quarantined,
         "quarantined_by_reason": dict(sorted(tally.reasons.items())),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from planward.judgement.verdicts import Judged
 
 MAX_CELLS = 400
+MAX_DOMAINS = 1 << 16  # whose positions take two bytes
 _UNSEEN, _FAILED, _SOLVED = 0, 1, 2
 
 
@@ -27,38 +28,35 @@ class Tally:
         self.reasons: Counter[str] = Counter()
         self.judged_by: Counter[str] = Counter()
         self.first_reason = ""
-        self.domains: list[str] = []
+        self._domains: dict[str, int] = {}
         self._problems: dict[str, int] = {}
         self._problem_domains = bytearray()  # two bytes a problem: the position of its domain in `domains`
         self._outcomes: dict[Cell, bytearray] = {}
 
-    def add(self, judged: Judged) -> bool:
-        """Count a verdict; returns False, and counts nothing, where its problem has one of this model and shot_num.
-
-        Raises:
-            ValueError: there are more than `MAX_CELLS` models and numbers of worked examples, or 65,536 domains.
-        """
+    def add(self, judged: Judged) -> str | None:
+        """Count a verdict; where it cannot be counted, count nothing and return the reason for quarantine."""
         cell = Cell(judged.model, judged.shot_num)
-        outcomes = self._outcomes.get(cell)
-        if outcomes is None:
-            if len(self._outcomes) == MAX_CELLS:
-                raise ValueError(
-                    f"line {judged.number}: more than {MAX_CELLS} pairs of `model` and `shot_num`; "
-                    "fix: give all lines of a model the same `model`, or divide the file"
-                )
-            outcomes = self._outcomes[cell] = bytearray()
+        if cell not in self._outcomes and len(self._outcomes) == MAX_CELLS:
+            return (
+                f"too many models: the file has {MAX_CELLS} other pairs of `model` and `shot_num`; "
+                "fix: give all lines of a model the same `model`, or divide the file"
+            )
+        if judged.domain not in self._domains and len(self._domains) == MAX_DOMAINS:
+            return f"too many domains: the file has {MAX_DOMAINS:,} others; fix: divide it"
+        outcomes = self._outcomes.setdefault(cell, bytearray())
         problem = self._problems.get(judged.key)
         if problem is None:
             problem = self._problems[judged.key] = len(self._problems)
-            self._problem_domains += self._find_domain(judged.domain).to_bytes(2, "little")
+            domain = self._domains.setdefault(judged.domain, len(self._domains))
+            self._problem_domains += domain.to_bytes(2, "little")
         if problem >= len(outcomes):
             outcomes.extend(bytes(max(problem + 1, len(outcomes) * 5 // 4) - len(outcomes)))
         if outcomes[problem] != _UNSEEN:
-            return False
+            return f"duplicate: {judged.model!r} has an earlier line on {judged.key!r} with {judged.shot_num} examples"
         outcomes[problem] = _SOLVED if judged.success else _FAILED
         self.labels[cell][judged.label] += 1
         self.judged_by[judged.judged_by] += 1
-        return True
+        return None
 
     def reject(self, number: int, reason: str) -> None:
         """Count a line for quarantine."""
@@ -68,6 +66,10 @@ class Tally:
     @property
     def judged(self) -> int:
         return sum(labels.total() for labels in self.labels.values())
+
+    @property
+    def domains(self) -> list[str]:
+        return list(self._domains)
 
     @property
     def problem_num(self) -> int:
@@ -90,10 +92,3 @@ class Tally:
     def problem_domains(self) -> NDArray[np.uint16]:
         """The position of each problem's domain in `domains`; shape [problems]."""
         return np.frombuffer(self._problem_domains, dtype="<u2")
-
-    def _find_domain(self, name: str) -> int:
-        if name not in self.domains:
-            if len(self.domains) == 1 << 16:
-                raise ValueError("the lines have more than 65,536 domains")
-            self.domains.append(name)
-        return self.domains.index(name)

@@ -50,7 +50,8 @@ class SelectedExamples:
 
     def __call__(self, problem: Record) -> list[Record]:
         candidates = self.selector.config.pool or None
-        # Candidates are drawn by the query's id: that of `split`, so that evaluation and a moved file get the same.
+        # Candidates are sampled by the query's id. This one depends on the content of the files only; `split` gives the
+        # same. A dialect of a problem has another one here, but keeps the original's in the selectors' evaluation.
         identity = identify_problem(Path(problem.meta.domain_file), Path(problem.meta.problem_file))
         query = problem.model_copy(update={"id": identity.id})
         ((_, ids),) = self.selector.choose([query], self.pool, self.count, candidates)

@@ -122,12 +122,13 @@ class Selector:
             candidates: sample so many of the pool for each query, as in training; None: all of it.
 
         Raises:
-            ValueError: the pool holds fewer examples than `count`.
+            ValueError: the pool holds fewer examples than `count` for a query, which the message names.
         """
         seed, size = str(self.params.seed), len(pool) if candidates is None else candidates
         pools = {query.id: sample_pool(query, pool, self.task.core_digest, size, seed) for query in queries}
-        if short := [id for id, examples in pools.items() if len(examples) < count]:
-            raise ValueError(f"{short[0]}: {count} worked examples, but the pool has {len(pools[short[0]])} for it")
+        for id, examples in pools.items():
+            if len(examples) < count:
+                raise ValueError(f"{id}: needs {count} worked examples, but the pool has {len(examples)} for it")
         needed = {record.id: record for records in (queries, *pools.values()) for record in records}
         vectors = self.scale.apply(self.embedder.embed(list(needed.values())))
         embeddings = dict(zip(needed, vectors, strict=True))

@@ -9,6 +9,7 @@ from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any, Literal
 from zlib import crc32
 
@@ -442,21 +443,42 @@ def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: P
     solved = read_problem_file(pool, loaded.task, tmp_path / "pddl", solved=True).problems
     for id, examples in loaded.choose(problems, [*problems, *solved], 2, None):
         assert id not in examples
+    with pytest.raises(ValueError, match=r"needs 9 worked examples, but the pool has [78] for it"):
+        list(loaded.choose(problems, solved[:8], 9, None))
+
+    write_lines(out, [b"", b"{"])
+    (tmp_path / "empty.jsonl").touch()
+    for files, fault in (
+        ((out, queries), f"{out}: no line can be used; line 2: bad JSON"),
+        ((pool, tmp_path / "empty.jsonl"), "empty.jsonl: no line can be used; empty"),
+    ):
+        done = CliRunner().invoke(app, ["choose", *map(str, files), *options])
+        assert done.exit_code == 2
+        assert fault in done.stderr
 
 
-def test_planner_gets_the_examples_of_a_published_selector(copy: Project, tmp_path: Path) -> None:
+def test_planner_gets_the_examples_of_a_published_selector(
+    copy: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, target, folder = Run(POINTERS[-1], SIZE, SEED), tmp_path / "selector", RESULTS.dialects / "problems"
     compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
     publish_selector(copy.params, copy.config, run, target)
     queries = {record.id: record.meta for record in read_records(RESULTS.dialects / "test.jsonl")}
     pool = RESULTS.dialects / "train.jsonl"
     select = load_selected_examples(target, read_examples(pool), None)
+
+    def list_choices(*files: Path) -> list[str]:
+        return [example.id for example in select(build_record(*files))]
+
     for row in read_rows(RESULTS.answers(run)):
         meta = queries[row["id"]]
         files = (folder / meta.domain_file, folder / meta.problem_file)
-        problem = build_record(*files).model_copy(update={"id": row["id"]})  # candidates are drawn by it
-        chosen = [example.id for example in select(problem)]
-        assert chosen[-row["shot_num"] :] == row["shot_ids"]
+        with monkeypatch.context() as patch:  # evaluation samples candidates by the id before renaming to a dialect
+            identity = SimpleNamespace(id=row["id"])
+            patch.setattr("planward.publication.selected_examples.identify_problem", lambda *_, one=identity: one)
+            assert list_choices(*files)[-row["shot_num"] :] == row["shot_ids"]
+        moved = [Path(shutil.copy(file, tmp_path / f"{number}.pddl")) for number, file in enumerate(files)]
+        assert list_choices(*moved) == list_choices(*files)
     options = ["--model", str(ROOT / "models/base"), "--examples", str(pool), "--selector", str(target), "--json"]
     done = CliRunner().invoke(app, ["plan", *map(str, files), *options])
     assert json.loads(done.stdout)["examples"] == copy.config.shot_num
