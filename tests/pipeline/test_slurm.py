@@ -57,7 +57,7 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
 
     second = start_snakemake(project, cluster)
     wait_for(lambda: list_checkpoints(project, "grpo"), bool, second)
-    (trained,) = cluster.list_jobs("RUNNING", "rule_train")
+    (trained,) = cluster.list_jobs("RUNNING", "rule_grpo")
     cluster.run("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true")
     wait_for(
         lambda: cluster.show_job(trained), lambda job: (job["Restarts"], job["JobState"]) == ("1", "PENDING"), second
