@@ -84,7 +84,7 @@ def start_snakemake(project: Project, cluster: SlurmCluster) -> subprocess.Popen
     command = ["snakemake", "--workflow-profile", "profiles/slurm", "--latency-wait", "5", *TARGETS]
     return subprocess.Popen(
         cluster.command(*command, folder=project.folder),
-        env=os.environ | {"PATH": PATH},
+        env=os.environ | {"PATH": PATH, "PLANWARD_GPU": "0"},  # the cluster has none, whatever the machine has
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
