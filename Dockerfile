@@ -21,6 +21,13 @@ CMD ["--help"]
 COPY requirements.lock /opt/planward/
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install --no-cache-dir --requirement /opt/planward/requirements.lock
+# Extras by the names of their locks: --build-arg EXTRAS="loggers endpoints"
+ARG EXTRAS=""
+COPY requirements-*.lock /opt/planward/
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    for name in $EXTRAS; do \
+      pip install --no-cache-dir --requirement "/opt/planward/requirements-$name.lock" || exit 1; \
+    done
 
 FROM locked AS cuda
 # Triton compiles launchers of kernels with gcc; the driver is the host's.
@@ -28,7 +35,6 @@ FROM locked AS cuda
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*
-COPY requirements-gpu.lock /opt/planward/
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     pip install --no-cache-dir --requirement /opt/planward/requirements.lock --requirement /opt/planward/requirements-gpu.lock \
  && python -c 'import torch; assert torch.version.cuda, "this build of torch has no CUDA"; import torchvision'

@@ -20,6 +20,7 @@ METHODS = ("base", "sft", "grpo")  # in the order of every table; any other meth
 Range = tuple[int, int]
 Bucket = Literal["easy", "medium", "hard"]
 Generation = Literal["own", "transformers", "vllm"]
+Attention = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 BUCKETS: tuple[Bucket, ...] = ("easy", "medium", "hard")
 RESERVED_CHAT_OPTIONS = {
     "conversation",
@@ -135,7 +136,7 @@ class ModelConfig(Section):
     lora: AdapterConfig | None
     gradient_checkpointing: bool
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    attention: str | None = None
+    attention: Attention | None = None
 
     @property
     def keeps_adapter(self) -> bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import logging
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from planward.cli.processes import DVC_VARIABLE, StageIsRunning, lock_stage
+from support import ROOT
 
 HOLD = """
 import pathlib, time
@@ -49,6 +55,42 @@ def test_a_stage_runs_once_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: P
     with lock_stage(tmp_path / "stage"):
         assert f"process {os.getpid()} on" in (tmp_path / "stage").read_text()
     assert (tmp_path / "stage").read_text() == ""
+
+
+@pytest.fixture(params=["ENOSYS", "ENOLCK", "EOPNOTSUPP"])
+def without_flock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        number = getattr(errno, request.param)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+
+
+@pytest.mark.usefixtures("without_flock")
+def test_a_stage_runs_without_a_lock_where_the_file_system_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with lock_stage(tmp_path / "stage"):
+        assert capsys.readouterr().err.startswith(f"warning: the file system of {tmp_path} has no flock (")
+        assert f"process {os.getpid()} on" in (tmp_path / "stage").read_text()
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_flock")
+def test_snakemake_runs_without_a_lock_where_the_file_system_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lock = tmp_path / ".snakemake/locks/0.input.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    rules: dict[str, Any] = {"workflow": SimpleNamespace(is_main_process=True), "os": os}
+    with caplog.at_level(logging.WARNING, "snakemake.logging"):
+        exec((ROOT / "workflow/rules/locks.smk").read_text(), rules)
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"The file system of {tmp_path}/.snakemake has no flock (")
+    assert lock.exists()
+    rules["run_lock"].close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")

@@ -56,6 +56,7 @@ def list_comments(text: str) -> list[str]:
         ("  beta: 0.0", "  betta: 0.0", "grpo.betta: unknown key"),
         ("  steps: 60", "  steps: many", "grpo.steps: Input should be a valid integer"),
         ("  steps: 60", "  steps: 0", "grpo.steps: Input should be greater than 0"),
+        ("  attention: null", "  attention: flash_attn_2", "model.attention: Input should be 'eager', 'sdpa'"),
         ("  source: generated", "  source: internet", "problems.source: Input should be 'generated', 'jsonl'"),
         ("[100, 200, 400]", "[100, 400, 200]", "dataset_sizes: .*rising"),
         ("[100, 200, 400]", "[100, 100]", "dataset_sizes: .*rising"),

@@ -57,7 +57,7 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
 
     second = start_snakemake(project, cluster)
     wait_for(lambda: list_checkpoints(project, "grpo"), bool, second)
-    (trained,) = cluster.list_jobs("RUNNING", "rule_train")
+    (trained,) = cluster.list_jobs("RUNNING", "rule_grpo")
     cluster.run("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true")
     wait_for(
         lambda: cluster.show_job(trained), lambda job: (job["Restarts"], job["JobState"]) == ("1", "PENDING"), second
@@ -84,7 +84,7 @@ def start_snakemake(project: Project, cluster: SlurmCluster) -> subprocess.Popen
     command = ["snakemake", "--workflow-profile", "profiles/slurm", "--latency-wait", "5", *TARGETS]
     return subprocess.Popen(
         cluster.command(*command, folder=project.folder),
-        env=os.environ | {"PATH": PATH},
+        env=os.environ | {"PATH": PATH, "PLANWARD_GPU": "0"},  # the cluster has none, whatever the machine has
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

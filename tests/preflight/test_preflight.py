@@ -21,6 +21,9 @@ from typer.testing import CliRunner
 
 from endpoint_server import serve_replies
 from planward.cli import app
+from planward.params import LoggingConfig
+from planward.preflight.resources import measure_free_memory
+from planward.preflight.services import list_logger_faults
 from planward.tasks.planning.config import PlanningParams
 from support import ROOT, mount, write_lines
 
@@ -141,6 +144,36 @@ def test_wandb_needs_a_key_and_its_server_unless_offline(write_params: WritePara
     assert "has no tokenizer" in fault
 
 
+@NEEDS_LOGGERS
+def test_folders_of_loggers_must_be_writable(write_params: WriteParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_params(logging={"report_to": ["wandb"]})
+    Path("logs").write_text("")
+    fault = "logs: a file, where a folder is to be written"
+    assert fault in parse_faults(run_process(*SFT, WANDB_MODE="offline", WANDB_DIR="logs"))[0]
+    config = LoggingConfig(report_to=["mlflow"], project="project")
+    for uri in ("sqlite:///logs/mlflow.db", "file:logs/mlruns", "logs/mlruns"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert fault in list_logger_faults(config)[0]
+    for uri in ("sqlite:///mlflow.db", "postgresql://host/logs"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert not list_logger_faults(config)
+
+
+def test_the_folder_of_trackio_is_in_the_cache_of_the_hub_and_its_server_must_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRACKIO_DIR", "TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "hub"
+    home.write_text("")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(home))
+    config = LoggingConfig(report_to=["trackio"], project="project")
+    assert list_logger_faults(config)[-1].startswith(f"{home}: a file, where a folder is to be written")
+    with reserve_port() as url:
+        monkeypatch.setenv("TRACKIO_SERVER_URL", url)
+        assert f"trackio: TRACKIO_SERVER_URL: {url} does not answer" in list_logger_faults(config)[-1]
+
+
 def test_a_missing_package_of_a_logger_is_named(write_params: WriteParams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
     write_params(logging={"report_to": ["trackio"]})
@@ -177,10 +210,10 @@ def test_an_endpoint_whose_answers_are_stored_needs_nothing(write_params: WriteP
     write_lines(Path("results/score/test.jsonl"), [{}, {}])
     with reserve_port() as url:
         endpoint = {"url": url, "model": "m", "api": "completions"}
-        write_params(endpoints={"run": ["here"], "models": {"here": endpoint}})
-        write_lines(Path("results/endpoints/here.jsonl"), [{}])
+        write_params(endpoints={"run": ["here"], "models": {"here": endpoint}}, evaluate={"shots": [0, 2]})
+        write_lines(Path("results/endpoints/here.jsonl"), [{}] * 3)  # of 2 problems with 0 and with 2 examples
         assert len(list_faults("endpoints", "evaluate", "here")) == 2
-        write_lines(Path("results/endpoints/here.jsonl"), [{}, {}])
+        write_lines(Path("results/endpoints/here.jsonl"), [{}] * 4)
         [fault] = list_faults("endpoints", "evaluate", "here")
         assert "has no tokenizer" in fault
 
@@ -239,6 +272,52 @@ def test_weights_that_cannot_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     [fault] = list_faults(*BASE)
     assert fault.startswith("params.yaml: model.path: ")
     assert "weights and optimizer take at least 3725.3 GiB" in fault
+
+
+@without_gpu
+def test_flash_attention_needs_its_package_and_a_gpu(
+    write_params: WriteParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flash_attn", "flash_attn_interface", "kernels"):
+        monkeypatch.setitem(sys.modules, name, None)
+    write_params(model={"attention": "flash_attention_2", "backend": "transformers"})
+    package, gpu = list_faults(*BASE)
+    start = "params.yaml: model.attention: flash_attention_2 needs"
+    assert package.startswith(f"{start} flash_attn or kernels, of which none is installed; fix: pip install flash-attn")
+    assert gpu.startswith(f"{start} CUDA, and torch finds no GPU; fix: model.attention: sdpa")
+    write_params(model={"attention": "flash_attention_3", "backend": "transformers"})
+    assert "flash_attn_interface or kernels" in list_faults(*BASE)[0]
+    write_params(model={"attention": "sdpa"})
+    assert UNLOADABLE in CliRunner().invoke(app, BASE).output
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_within_every_control_group_and_slurms_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    files, line, cached = ("max current stat", "0::", "inactive_file")
+    mount = tmp_path / "sys/fs/cgroup"
+    if version == 1:
+        files, line, cached = ("limit_in_bytes usage_in_bytes stat", "4:cpu,memory:", "total_inactive_file")
+        mount /= "memory"
+    job = mount / "slurm/job_1"
+    (job / "step_0").mkdir(parents=True)
+    for folder, texts in {
+        job / "step_0": ("max" if version == 2 else str(2**63 - 4096), "30", f"{cached} 0"),
+        job: ("1000", "400", f"anon 1\n{cached} 100\n"),
+        mount / "slurm": ("5000", "400", ""),
+    }.items():
+        for name, text in zip(files.split(), texts, strict=True):
+            (folder / f"memory.{name}").write_text(f"{text}\n")
+    process = tmp_path / "proc/self"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(f"1:name=systemd:/init\n{line}/slurm/job_1/step_0\n")
+    assert measure_free_memory(tmp_path) == 700
+    (process / "cgroup").write_text("0::/../elsewhere\n")
+    assert measure_free_memory(tmp_path) > 5000
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "3")
+    assert measure_free_memory(tmp_path) == 3 * 2**20
 
 
 def test_a_model_must_be_complete(write_params: WriteParams) -> None:

@@ -1,5 +1,6 @@
 """Locks of killed runs are removed; the process that holds one is named."""
 
+import errno
 import fcntl
 import socket
 from datetime import datetime
@@ -11,6 +12,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 DVC_LOCK = Path(".dvc/tmp/rwlock")
+NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
 RUN = Path(".snakemake/run")  # every snakemake in this folder shares a lock on it, which ends with the process
 
 
@@ -23,6 +25,14 @@ def remove_stale_locks():
         fcntl.flock(run_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         logger.warning(f"Also in this folder: {RUN.read_text() or 'another snakemake'}.")
+    except OSError as error:
+        if error.errno not in NO_FLOCK:
+            raise
+        logger.warning(
+            f"The file system of {RUN.parent.absolute()} has no flock ({error.strerror}): the lock of a killed run is "
+            "not removed (snakemake --unlock does), and another run in this folder is not named."
+        )
+        return
     else:
         if locks := list(Path(".snakemake/locks").glob("*")):
             for lock in locks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -20,6 +21,7 @@ DVC_VARIABLE = "DVC_STAGE"  # set by DVC for the commands that it runs
 SLURM_VARIABLE = "SLURM_JOB_ID"
 SLURM_WAIT_S = 600  # longer than between Slurm's SIGTERM and SIGKILL
 PR_SET_PDEATHSIG = 1  # prctl(2)
+NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
 
 
 class StageIsRunning(Exception):
@@ -68,6 +70,8 @@ def wait_for_slurm() -> None:
 def lock_stage(file: Path) -> Iterator[None]:
     """Hold a lock that ends with the process at the latest; `file` names the process while it holds it.
 
+    Where the file system has no flock, warn and go on without a lock.
+
     Raises:
         StageIsRunning: another process holds it, on this machine or on another one that shares the file.
     """
@@ -80,6 +84,11 @@ def lock_stage(file: Path) -> Iterator[None]:
             raise StageIsRunning(
                 f"{stream.read() or 'another process'} runs this stage; fix: wait until it ends, or end it"
             ) from None
+        except OSError as error:
+            if error.errno not in NO_FLOCK:
+                raise
+            text = f"the file system of {file.parent.absolute()} has no flock ({error.strerror})"
+            print(f"warning: {text}: nothing keeps this stage from running twice at once", file=sys.stderr, flush=True)
         stream.truncate(0)
         stream.write(f"process {os.getpid()} on {socket.gethostname()}")
         stream.flush()

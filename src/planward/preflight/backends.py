@@ -16,6 +16,7 @@ from planward.preflight.services import list_url_faults
 from planward.training.generation import check_generation, check_unsloth
 
 NO_CUDA = "needs CUDA, and torch finds no GPU"
+FLASH_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 
 
 def list_backend_faults(model: ModelConfig, task: str, *, local: bool) -> list[str]:
@@ -45,6 +46,26 @@ def list_unsloth_faults(params: Params) -> list[str]:
     if backend != "unsloth" and not (backend == "auto" and may_be_chosen):
         return []
     return [f"{params_file(params.task)}: {fault}" for fault in _catch(check_unsloth, params)]
+
+
+def list_attention_faults(model: ModelConfig, task: str, *, local: bool) -> list[str]:
+    """Return why Transformers cannot compute attention as `model.attention` asks; Unsloth has its own.
+
+    Args:
+        local: on this machine.
+    """
+    package = FLASH_PACKAGES.get(model.attention or "")
+    if package is None or model.backend == "unsloth":
+        return []
+    if model.backend == "auto" and find_spec("unsloth") and (has_cuda() or not local):
+        return []
+    source, faults = f"{params_file(task)}: model.attention: {model.attention}", list[str]()
+    if find_spec(package) is None and find_spec("kernels") is None:
+        fix = f"pip install {'flash-attn' if package == 'flash_attn' else 'kernels'}, or model.attention: sdpa"
+        faults.append(f"{source} needs {package} or kernels, of which none is installed; fix: {fix}")
+    if local and not has_cuda():
+        faults.append(f"{source} {NO_CUDA}; fix: model.attention: sdpa, or a machine with a GPU")
+    return faults
 
 
 def list_vllm_faults(params: Params, path: str | None, *, trains: bool, local: bool) -> list[str]:

@@ -13,7 +13,12 @@ from planward.core import paths
 from planward.core.model_folders import find_start_weights
 from planward.core.registry import load_params
 from planward.params import Params
-from planward.preflight.backends import list_backend_faults, list_unsloth_faults, list_vllm_faults
+from planward.preflight.backends import (
+    list_attention_faults,
+    list_backend_faults,
+    list_unsloth_faults,
+    list_vllm_faults,
+)
 from planward.preflight.models import ModelFiles, inspect_model, list_chat_faults, list_template_faults
 from planward.preflight.resources import (
     DiskUse,
@@ -128,6 +133,8 @@ class _Preflight:
         model = self._inspect(base, f"{file}: model.path") if is_made else self._inspect(path, source)
         faults = [*model.faults]
         faults += list_backend_faults(params.model, stage.task, local=self.local)
+        if params.model.generation != "vllm" or stage.family not in GENERATING or stage.family == "grpo":
+            faults += list_attention_faults(params.model, stage.task, local=self.local)
         if stage.family in GENERATING:
             weights = None if is_made else path
             faults += list_vllm_faults(params, weights, trains=stage.family == "grpo", local=self.local)

@@ -26,6 +26,26 @@ SMALL_BYTES = GIB  # a GPU has so much
 
 
 @dataclass(frozen=True)
+class CgroupFiles:
+    """Where a version of Linux's control groups states memory.
+
+    Attributes:
+        names: of the files with limit, use and statistics, after `memory.`.
+        cached: the statistic of what can be freed.
+    """
+
+    mount: str
+    names: tuple[str, str, str]
+    cached: str
+
+
+CGROUP_FILES = {  # by the controller in /proc/self/cgroup; version 2 names none
+    "": CgroupFiles("sys/fs/cgroup", ("max", "current", "stat"), "inactive_file"),
+    "memory": CgroupFiles("sys/fs/cgroup/memory", ("limit_in_bytes", "usage_in_bytes", "stat"), "total_inactive_file"),
+}
+
+
+@dataclass(frozen=True)
 class DiskUse:
     """Bytes that a stage writes at least.
 
@@ -163,15 +183,40 @@ def measure_gpu_memory() -> int | None:
         return None
 
 
-def measure_free_memory() -> int:
-    """Return the bytes that are free or can be freed, within the container's limit."""
-    free = psutil.virtual_memory().available
-    limit, used, statistics = (Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat"))
-    if limit.exists() and used.exists() and (maximum := limit.read_text(encoding="ascii").strip()).isdigit():
-        cached = re.search(r"^inactive_file (\d+)", statistics.read_text(encoding="ascii"), re.M)
-        taken = int(used.read_text(encoding="ascii")) - (int(cached[1]) if cached else 0)
-        free = min(free, int(maximum) - taken)
-    return free
+def measure_free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that are free or can be freed, within the limits of a container and of a Slurm job.
+
+    Args:
+        root: the folder with `proc` and `sys`.
+    """
+    free = [psutil.virtual_memory().available]
+    if (megabytes := os.environ.get("SLURM_MEM_PER_NODE", "")).isdigit() and int(megabytes):  # 0: all of the node's
+        free.append(int(megabytes) * 2**20)
+    for folder, files in _list_cgroups(root):
+        try:
+            limit, used, statistics = ((folder / f"memory.{name}").read_text(encoding="ascii") for name in files.names)
+        except OSError:
+            continue
+        if limit.strip().isdigit():
+            cached = re.search(rf"^{files.cached} (\d+)", statistics, re.M)
+            free.append(int(limit) - int(used) + (int(cached[1]) if cached else 0))
+    return min(free)
+
+
+def _list_cgroups(root: Path) -> list[tuple[Path, CgroupFiles]]:
+    """Return the folders of this process's control groups and of all above them: each may have a limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    folders = list[tuple[Path, CgroupFiles]]()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if (files := CGROUP_FILES.get("memory" if "memory" in controllers.split(",") else controllers)) is None:
+            continue
+        parts = [] if ".." in Path(path).parts else Path(path).parts[1:]  # `..`: outside of what a container sees
+        folders += [(root / files.mount / Path(*parts[:depth]), files) for depth in range(len(parts) + 1)]
+    return folders
 
 
 def format_size(count: int) -> str:

@@ -7,7 +7,7 @@ import os
 import socket
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from planward.core import paths
@@ -18,6 +18,7 @@ from planward.preflight.resources import list_folder_faults
 CONNECT_TIMEOUT_S = 5
 PORTS = {"http": 80, "https": 443}
 REPORT_TO = f"{paths.params_file('planning')}: logging.report_to"
+SERVER_FIX = "start the server, or unset the variable"
 
 
 def list_logger_faults(config: LoggingConfig) -> list[str]:
@@ -32,22 +33,48 @@ def list_logger_faults(config: LoggingConfig) -> list[str]:
             faults += _list_wandb_faults()
         elif name == "tensorboard":
             faults += list_folder_faults(TENSORBOARD_FOLDER)
-        elif name == "mlflow" and (url := os.environ.get("MLFLOW_TRACKING_URI", "")).startswith("http"):
-            source = f"{REPORT_TO}: mlflow: MLFLOW_TRACKING_URI"
-            faults += list_url_faults(url, source, "start the server, or unset the variable")
+        elif name == "mlflow":
+            faults += _list_mlflow_faults()
+        elif name == "trackio":
+            faults += _list_trackio_faults()
     return faults
+
+
+def _list_mlflow_faults() -> list[str]:
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    scheme = urlsplit(uri).scheme
+    if scheme in ("http", "https"):
+        return list_url_faults(uri, f"{REPORT_TO}: mlflow: MLFLOW_TRACKING_URI", SERVER_FIX)
+    if scheme == "sqlite":  # three slashes before a relative path, four before an absolute one
+        return list_folder_faults(Path(unquote(uri.partition(":///")[2].partition("?")[0])).parent)
+    if scheme in ("", "file"):  # without the variable mlflow.db and mlruns/, in this folder
+        return list_folder_faults(Path(unquote(urlsplit(uri).path)))
+    return []
+
+
+def _list_trackio_faults() -> list[str]:
+    url = os.environ.get("TRACKIO_SERVER_URL")
+    if url and not os.environ.get("TRACKIO_SPACE_ID"):  # which takes precedence
+        return list_url_faults(url, f"{REPORT_TO}: trackio: TRACKIO_SERVER_URL", SERVER_FIX)
+    from huggingface_hub.constants import HF_HOME
+
+    return list_folder_faults(Path(os.environ.get("TRACKIO_DIR") or Path(HF_HOME, "trackio")))
 
 
 def _list_wandb_faults() -> list[str]:
     from wandb.sdk.wandb_setup import singleton
 
     settings = singleton().settings  # from the environment and wandb's own files
-    if settings.mode != "online":
+    if settings.mode not in ("online", "offline"):
         return []
+    faults = list_folder_faults(Path(settings.wandb_dir))  # wandb would write below /tmp, which a node may clear
+    if settings.mode == "offline":
+        return faults
     if not (settings.api_key or settings.identity_token_file or _has_netrc_key(settings.base_url)):
         fix = "wandb login, set WANDB_API_KEY, or set WANDB_MODE=offline"
-        return [f"{REPORT_TO}: wandb has no API key for {settings.base_url}; fix: {fix}"]
-    return list_url_faults(settings.base_url, f"{REPORT_TO}: wandb", "set WANDB_MODE=offline, and wandb sync later")
+        return [*faults, f"{REPORT_TO}: wandb has no API key for {settings.base_url}; fix: {fix}"]
+    fix = "set WANDB_MODE=offline, and wandb sync later"
+    return faults + list_url_faults(settings.base_url, f"{REPORT_TO}: wandb", fix)
 
 
 def _has_netrc_key(url: str) -> bool:
@@ -82,10 +109,12 @@ def list_endpoint_faults(params: Params, name: str) -> list[str]:
 
 
 def _may_be_answered(params: Params, name: str) -> bool:
-    """Whether an endpoint has as many stored answers as there are test problems: then nothing may be left to ask."""
+    """Whether an endpoint has a stored answer for each test problem and number of examples, or as many others."""
     results = paths.results(params.task)
     answers, problems = results.root / "endpoints" / f"{name}.jsonl", results.score / "test.jsonl"
-    return answers.exists() and problems.exists() and _count_lines(answers) >= _count_lines(problems)
+    if not (answers.exists() and problems.exists()):
+        return False
+    return _count_lines(answers) >= _count_lines(problems) * len(params.evaluate.shots)
 
 
 def _count_lines(file: Path) -> int:
