@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ import psutil
 import pytest
 
 from planward.cli.processes import DVC_VARIABLE, StageIsRunning, lock_stage
-from support import ROOT
+from planward.core.files import CannotWriteError
+from support import ROOT, mount
 
 HOLD = """
 import pathlib, time
@@ -32,6 +34,24 @@ from planward.cli.processes import end_with_parent
 end_with_parent()
 print(os.getpid(), flush=True)
 time.sleep(60)
+"""
+LATE_STAGE = """
+import os, pathlib, time
+print(os.getpid(), flush=True)
+while not pathlib.Path("killed").exists():
+    time.sleep(0.01)
+from planward.cli.processes import end_with_parent
+end_with_parent()
+time.sleep(60)
+"""  # as one that Python takes a second to start
+FORK = """
+import os, pathlib, time
+from planward.cli.processes import lock_stage
+with lock_stage(pathlib.Path("stage")):
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+    time.sleep(60)
 """
 DVC = """
 import signal, subprocess, sys, time
@@ -91,6 +111,66 @@ def test_snakemake_runs_without_a_lock_where_the_file_system_has_none(
     assert record.getMessage().startswith(f"The file system of {tmp_path}/.snakemake has no flock (")
     assert lock.exists()
     rules["run_lock"].close()
+
+
+def test_a_forked_child_does_not_hold_the_lock_of_a_killed_stage(tmp_path: Path) -> None:
+    stage = subprocess.Popen([sys.executable, "-c", FORK], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert stage.stdout is not None
+    child = psutil.Process(int(stage.stdout.readline()))
+    stage.kill()
+    stage.wait()
+    with lock_stage(tmp_path / "stage"):
+        assert child.is_running()
+    child.kill()
+
+
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with mount("locks", "size=4k,nr_inodes=10"):
+        Path("locks/stage").touch()
+        with Path("locks/full").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        with (
+            pytest.raises(CannotWriteError, match=r"^cannot write locks/stage: No space left on device; fix: free"),
+            lock_stage(Path("locks/stage")),
+        ):
+            pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
+@pytest.mark.parametrize("is_stage", [True, False])
+def test_a_stage_whose_dvc_was_killed_before_it_could_ask_ends_at_once(
+    shell: str, is_stage: bool, tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != DVC_VARIABLE}
+    environment |= {"SHELL": shell} | ({DVC_VARIABLE: "sft"} if is_stage else {})
+    (tmp_path / "stage.py").write_text(LATE_STAGE)
+    command = [sys.executable, "-c", DVC, shell]
+    dvc = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert dvc.stdout is not None
+    stage = psutil.Process(int(dvc.stdout.readline()))
+    dvc.kill()
+    dvc.wait()
+    (tmp_path / "killed").touch()
+    ended = psutil.wait_procs([stage], timeout=30 if is_stage else 3)[0]
+    assert bool(ended) == is_stage  # one that DVC did not start runs on
+    if not is_stage:
+        stage.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc and prctl")
+@pytest.mark.parametrize("command", [["setsid"], ["nohup"], ["setsid", "nohup", "sh", "-c", '"$0" "$@" & wait']])
+def test_a_stage_in_a_session_of_its_own_runs(command: list[str], tmp_path: Path) -> None:
+    code = "from planward.cli.processes import end_with_parent; end_with_parent(); print('runs')"
+    for environment in (os.environ, os.environ | {DVC_VARIABLE: "sft"}):
+        result = subprocess.run(
+            [*command, sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True
+        )
+        assert result.stdout == b"runs\n", result.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from hostile_problems import DOMAIN, Shape
+from planward.core.lines import MAX_DEPTH
 from planward.core.verdicts import VerifierError
-from planward.stages import score, split
+from planward.params import ParamsError
+from planward.stages import problems, score, split
 from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.sources import is_domain_file
 from support import read_rows, write_lines
 
 Small = Callable[..., PlanningParams]
@@ -57,8 +60,9 @@ def run_split(params: PlanningParams, *files: tuple[str, list[Line]]) -> tuple[l
     kept = [row for side in ("train", "validation", "test", "held_out") for row in read_rows(folder / f"{side}.jsonl")]
     quarantined = read_rows(folder / "quarantine.jsonl")
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics["lines"] == sum(len(lines) for _, lines in files) == len(kept) + len(quarantined)
-    return kept, {row["line"]: row["reason"] for row in quarantined if row["file"] == files[0][0]}
+    assert metrics["lines"] == len(kept) + len(quarantined)
+    assert metrics["lines"] == sum(len(lines) for _, lines in files) or not files
+    return kept, {row["line"]: row["reason"] for row in quarantined if files and row["file"] == files[0][0]}
 
 
 def test_files_outside_of_the_folder_and_things_that_are_no_files_are_not_read(params: PlanningParams) -> None:
@@ -81,6 +85,55 @@ def test_files_outside_of_the_folder_and_things_that_are_no_files_are_not_read(p
         assert reasons[number].endswith(" is outside the data root"), name
     for number, name in enumerate(missing, 2 + len(outside)):
         assert reasons[number].startswith("missing file: "), name
+
+
+@pytest.mark.parametrize("source", ["jsonl", "pddl", "planbench"])
+def test_links_that_leave_the_source_are_not_copied(
+    source: str, project: Path, small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = project / ("data/instances" if source == "planbench" else "data") / DOMAIN
+    folder.mkdir(parents=True)
+    (folder / "domain.pddl").write_text(Shape().render_domain())
+    (folder / "p1.pddl").write_text(Shape().render_problem())
+    (folder / "p2.pddl").symlink_to("p1.pddl")
+    (project / "secret.pddl").write_text(Shape(objects="b0 b1 - block").render_problem())
+    (folder / "p3.pddl").symlink_to(project / "secret.pddl")
+    files = {"domain_file": f"{DOMAIN}/domain.pddl", "instance_dir": DOMAIN, "instances_template": "p{}.pddl"}
+    (project / "data/configs").mkdir()
+    (project / "data/configs/a.yaml").write_text(json.dumps({"domain_name": DOMAIN, "start": 1, "end": 3} | files))
+    if source == "jsonl":
+        names = [{"problem_file": f"{DOMAIN}/p{n}.pddl", "domain_file": f"{DOMAIN}/domain.pddl"} for n in (1, 2, 3)]
+        lines = [{"prompt": "Plan.", "response": "(a b0)", "meta": meta | {"scenario": DOMAIN}} for meta in names]
+        write_lines(project / "data/all.jsonl", lines)
+    params = small(difficulty={DOMAIN: {}}, problems={"source": source, "path": "data"})
+    problems.run(params)
+    kept, _ = run_split(params)
+    assert len(kept) == 1
+    rows = read_rows(Path("results/split/quarantine.jsonl"))
+    assert [row["reason"].partition(":")[0] for row in rows] == ["duplicate", "missing file"]
+    assert rows[1]["reason"] == f"missing file: '{DOMAIN}/p3.pddl'"
+    assert not (FOLDER / DOMAIN / "p3.pddl").exists()
+    if source != "planbench":
+        warning = f"1 links to files outside of data are not copied, such as {DOMAIN}/p3.pddl; fix: copy the file there"
+        assert warning in capsys.readouterr().out
+
+
+def test_a_file_of_lines_may_be_a_link_only_where_params_name_it(project: Path, small: Small) -> None:
+    (project / "data").mkdir()
+    (project / "elsewhere.jsonl").write_text("{}\n")
+    (project / "data/all.jsonl").symlink_to(project / "elsewhere.jsonl")
+    problems.run(small(problems={"source": "jsonl", "path": "data/all.jsonl"}))
+    assert (FOLDER / "all.jsonl").read_text() == "{}\n"
+    with pytest.raises(ParamsError, match=r"problems\.path: data/all\.jsonl links to a file outside of data; fix: "):
+        problems.run(small(problems={"source": "jsonl", "path": "data"}))
+
+
+def test_many_semicolons_before_a_problem_are_one_comment(tmp_path: Path) -> None:
+    problem, domain = tmp_path / "p-domain-1.pddl", tmp_path / "p1-domain.pddl"
+    problem.write_text(";" * 100_000 + "\n" + ";\n \n" * 1000 + "(define (problem p) (:domain d))")
+    domain.write_text(";;; (\n\n ;;\n( define(Domain d)")
+    assert not is_domain_file(problem)  # in a moment
+    assert is_domain_file(domain)
 
 
 def test_odd_file_names_are_names(params: PlanningParams) -> None:
@@ -120,6 +173,18 @@ def test_encodings_and_numbers(params: PlanningParams) -> None:
     assert list(reasons) == list(range(6, 13))
     for reason, start in zip(reasons.values(), starts, strict=True):
         assert reason.startswith(start)
+
+
+def test_a_line_nested_deeper_than_pydantic_writes_stops_no_stage(params: PlanningParams) -> None:
+    lines: list[Line] = []
+    for count, depth in enumerate([MAX_DEPTH] * 8 + [MAX_DEPTH + 1, 200, 300, 900], 1):
+        good = json.dumps(write_problem(f"p{count}.pddl", count)).encode()
+        lists = b"[" * (depth - 1) + b'"]}"' + b"]" * (depth - 1)  # brackets in a string are none
+        lines.append(good.replace(b'"prompt"', b'"other": ' + lists + b', "prompt"'))
+    kept, reasons = run_split(params, ("all.jsonl", lines))
+    assert len(kept) == 8
+    assert reasons == dict.fromkeys(range(9, 13), "bad JSON: nested too deeply: at most 100 levels are allowed")
+    score.run(params)
 
 
 def test_a_line_of_100_mb_is_not_held_in_memory(params: PlanningParams) -> None:

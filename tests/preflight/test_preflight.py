@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from endpoint_server import serve_replies
 from planward.cli import app
-from planward.params import LoggingConfig
+from planward.inference.models import load_weights
+from planward.params import LoggingConfig, ParamsError
 from planward.preflight.resources import measure_free_memory
 from planward.preflight.services import list_logger_faults
 from planward.tasks.planning.config import PlanningParams
@@ -348,6 +349,19 @@ def test_a_model_must_be_complete(write_params: WriteParams) -> None:
     assert list_faults("grpo", "--size", "8", "--seed", "5")[0].startswith(
         "params.yaml: grpo.from: no folder elsewhere"
     )
+
+
+@pytest.mark.usefixtures("write_params")
+@pytest.mark.parametrize("names", [["model"], ["model", "other"]])
+def test_a_circle_of_adapters_is_named(names: list[str]) -> None:
+    shutil.rmtree("model")
+    for name, base in zip(names, [*names[1:], str(Path("model").resolve())], strict=True):
+        Path(name).mkdir()
+        Path(name, "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    [fault] = list_faults(*BASE)
+    assert fault.startswith(f"{names[-1]}/adapter_config.json: base_model_name_or_path: a circle of adapters, model on")
+    with pytest.raises(ParamsError, match="a circle of adapters"):
+        load_weights("model", torch.float32)
 
 
 def test_chat_prompts_need_a_template_and_a_chat_template_that_takes_their_turns(write_params: WriteParams) -> None:

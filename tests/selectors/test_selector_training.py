@@ -13,12 +13,15 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from planward.core.records import Meta, Record
 from planward.selectors.beams import Beam, QueryBeams
 from planward.selectors.config import SelectorsConfig
 from planward.selectors.dataset import BeamGroup, stack_beams
 from planward.selectors.loop import CHECKPOINT_FILE, History, is_better, train_pointer
 from planward.selectors.methods import Method, select_informative_groups
 from planward.selectors.pointer import Pointer
+from planward.selectors.validation import compute_fingerprint
+from planward.tasks.planning.config import PlanningParams
 
 SIZE = 8  # of an embedding
 NUM_CLASSES = 4
@@ -85,7 +88,10 @@ def train(
     rising = (number / 1000 for number in range(1000))
     changes = {"validate": validate_with(rising), "seed": 7} | changes
     reference = changes.pop("reference", copy.deepcopy(pointer) if method == "grpo" else None)
-    return train_pointer(method, pointer, groups, config, changes["seed"], changes["validate"], reference, folder)
+    validation = str(changes.get("validation", ""))
+    return train_pointer(
+        method, pointer, groups, config, changes["seed"], changes["validate"], reference, folder, validation=validation
+    )
 
 
 def compute_log_prob(pointer: Pointer, groups: list[BeamGroup], beam: int) -> float:
@@ -173,6 +179,54 @@ def test_a_checkpoint_of_other_inputs_is_ignored(build_config: BuildConfig, tmp_
         train("sft", resumed, groups, config, tmp_path, seed=seed)
         assert are_same(copy_weights(fresh), copy_weights(resumed))
         assert not are_same(copy_weights(fresh), copy_weights(pointer))
+
+
+def test_a_checkpoint_of_other_validation_or_code_is_ignored(
+    build_config: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = build_config()
+
+    def count_epochs(validation: str) -> int:
+        """Train; the number of epochs that this run has validated."""
+        values = iter([0.5] * 10)
+        train(
+            "sft",
+            build_pointer(config),
+            build_groups(10),
+            config,
+            tmp_path,
+            validate=validate_with(values),
+            validation=validation,
+        )
+        return 10 - len(list(values))
+
+    assert [count_epochs(name) for name in ("a", "a", "b")] == [3, 0, 3]
+    monkeypatch.setattr("planward.selectors.loop.compute_code_digest", lambda _: b"other code")
+    assert count_epochs("b") == 3
+
+
+def test_what_validation_depends_on(shipped: PlanningParams, tmp_path: Path) -> None:
+    meta = Meta(scenario="d", domain_file="d.pddl", problem_file="p.pddl")
+    problems = [Record(id=name, prompt="Plan.", meta=meta) for name in "abc"]
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    arguments: dict[str, Any] = {
+        "problems": problems[:1],
+        "pools": {"a": problems[1:]},
+        "embeddings": {"a": torch.ones(2)},
+        "params": shipped,
+        "model": tmp_path,
+    }
+    before = compute_fingerprint(**arguments)
+    assert compute_fingerprint(**arguments) == before
+    changes: list[dict[str, Any]] = [
+        {"problems": [problems[0].model_copy(update={"prompt": "Plan!"})]},
+        {"pools": {"a": problems[2:]}},
+        {"embeddings": {"a": torch.zeros(2)}},
+        {"params": shipped.model_copy(update={"seed": 1})},
+    ]
+    assert before not in [compute_fingerprint(**arguments | change) for change in changes]
+    (tmp_path / "model.safetensors").write_bytes(b"others")
+    assert compute_fingerprint(**arguments) != before
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "bit", "foreign"])

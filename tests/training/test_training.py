@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 import letters
 import planward
+from planward.core import fingerprints
 from planward.core.prompts import PromptTooLong, fit_prompt
 from planward.core.records import Record
 from planward.core.tasks import NO_RENAMING, Messages, Renaming
@@ -32,7 +33,7 @@ from planward.curriculum.samplers import AdaptiveSampler, FixedSampler, GroupRes
 from planward.curriculum.schedule import build_schedule
 from planward.inference import models
 from planward.params import Params
-from planward.training import checkpoints, grpo, sft
+from planward.training import grpo, sft
 from planward.training.batching import Batching
 from planward.training.checkpoints import JOURNAL
 from planward.training.references import InvalidReferences, check_references, encode_reference
@@ -311,16 +312,16 @@ def test_checkpoints_of_different_code_are_not_resumed(monkeypatch: pytest.Monke
 
     package = shutil.copytree(Path(planward.__file__).parent, project_root / "planward")
     monkeypatch.setattr(planward, "__file__", str(package / "__init__.py"))
-    checkpoints.compute_code_digest.cache_clear()
+    fingerprints.compute_code_digest.cache_clear()
     run_grpo("model", params, callbacks=[recorder])
     assert recorder.steps == []  # the same code in another folder
     with (package / "core/tasks.py").open("a") as file:
         file.write("# another line\n")
-    checkpoints.compute_code_digest.cache_clear()
+    fingerprints.compute_code_digest.cache_clear()
     run_grpo("model", params, callbacks=[recorder])
     assert recorder.steps == [1, 2]
     monkeypatch.undo()
-    checkpoints.compute_code_digest.cache_clear()
+    fingerprints.compute_code_digest.cache_clear()
 
 
 def test_grpo_killed_after_the_last_step_resumes_to_its_outputs() -> None:

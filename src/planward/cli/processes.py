@@ -14,14 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import TextIO
 
 import psutil
+
+from planward.core.files import name_write_errors
 
 DVC_VARIABLE = "DVC_STAGE"  # set by DVC for the commands that it runs
 SLURM_VARIABLE = "SLURM_JOB_ID"
 SLURM_WAIT_S = 600  # longer than between Slurm's SIGTERM and SIGKILL
 PR_SET_PDEATHSIG = 1  # prctl(2)
 NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
+ORPHAN_STATUS = 128 + signal.SIGKILL  # as a shell reports the end that the kernel would have brought
+
+held_locks = set[TextIO]()  # of this process
 
 
 class StageIsRunning(Exception):
@@ -29,7 +35,7 @@ class StageIsRunning(Exception):
 
 
 def end_with_parent() -> None:
-    """Let DVC's end, if DVC runs this process, be this process's end.
+    """Let DVC's end, if DVC runs this process, be this process's end; exit where DVC has ended before.
 
     A stage that outlived DVC would write its outputs beside the next run. SIGTERM, which the rules ignore, ends it as
     well, but for Slurm's: a job that ends by itself is not requeued.
@@ -38,8 +44,12 @@ def end_with_parent() -> None:
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if is_slurm_job() else signal.SIG_DFL)
-    if shell := find_shell():
-        Thread(target=_end_with, args=(shell.parent(),), daemon=True).start()
+    shell = find_shell()
+    dvc = shell.parent() if shell else None
+    if is_orphan(os.getpid(), os.getppid()) or (shell and dvc and is_orphan(shell.pid, dvc.pid)):
+        sys.exit(ORPHAN_STATUS)
+    if shell:
+        Thread(target=_end_with, args=(dvc,), daemon=True).start()
 
 
 def find_shell() -> psutil.Process | None:
@@ -47,6 +57,21 @@ def find_shell() -> psutil.Process | None:
     parent = psutil.Process().parent()
     shell = os.environ.get("SHELL") or "/bin/sh"  # as DVC chooses it
     return parent if parent and parent.cmdline()[:1] == [shell] else None
+
+
+def is_orphan(process: int, parent: int) -> bool:
+    """Whether the process that started `process` has ended, and `parent` has adopted it.
+
+    A process starts in the session of the one that starts it, and can leave it only as the leader of a session. Init
+    and service managers, which adopt orphans, are in sessions of their own; in a container they may not be, and an
+    orphan is not told there.
+    """
+    try:
+        return os.getsid(process) not in (process, os.getsid(parent))
+    except ProcessLookupError:  # the parent has just ended
+        return True
+    except PermissionError:
+        return False
 
 
 def _end_with(process: psutil.Process | None) -> None:
@@ -74,6 +99,7 @@ def lock_stage(file: Path) -> Iterator[None]:
 
     Raises:
         StageIsRunning: another process holds it, on this machine or on another one that shares the file.
+        CannotWriteError: the disk is full.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+", encoding="utf-8") as stream:
@@ -89,8 +115,20 @@ def lock_stage(file: Path) -> Iterator[None]:
                 raise
             text = f"the file system of {file.parent.absolute()} has no flock ({error.strerror})"
             print(f"warning: {text}: nothing keeps this stage from running twice at once", file=sys.stderr, flush=True)
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}")
-        stream.flush()
+        with name_write_errors(file):
+            stream.truncate(0)
+            os.write(stream.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+        held_locks.add(stream)
         yield
+        held_locks.remove(stream)
         stream.truncate(0)
+
+
+def _close_locks() -> None:
+    """Close the locks in a child, which may outlive the stage for seconds, as a worker of PyTorch's loaders does."""
+    for stream in held_locks:
+        stream.close()
+    held_locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_locks)

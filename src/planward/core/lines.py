@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from planward.core.tasks import InvalidLine
 
 MAX_LINE_BYTES = 1 << 24
+MAX_DEPTH = 100  # of a line's objects and lists; pydantic writes and reads 200, some of them around those of a line
+TOO_DEEP = f"bad JSON: nested too deeply: at most {MAX_DEPTH} levels are allowed"
 OUTSIDE = "is outside the data root"  # of a file that a line names
 CUT_BYTES = 1000  # of a longer line, that are kept
 CHUNK_BYTES, CHUNK_LINES = 1 << 20, 100  # a chunk goes to one process: whichever comes first
@@ -62,7 +64,7 @@ def iter_chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 def parse_object(line: Line) -> dict[str, Any]:
-    """Parse a line as a JSON object; raises InvalidLine where it is none or too long."""
+    """Parse a line as a JSON object; raises InvalidLine where it is none, too long or nested too deeply."""
     if line.is_cut:
         raise InvalidLine(f"too long: more than {MAX_LINE_BYTES >> 20} MiB")
     try:
@@ -72,7 +74,9 @@ def parse_object(line: Line) -> dict[str, Any]:
     except ValueError as error:  # no JSON, or a number with too many digits
         raise InvalidLine(f"bad JSON: {error}") from None
     except RecursionError:
-        raise InvalidLine("bad JSON: nested too deeply") from None
+        raise InvalidLine(TOO_DEEP) from None
+    if _is_deeper(data, MAX_DEPTH):
+        raise InvalidLine(TOO_DEEP)
     if not isinstance(data, dict):
         raise InvalidLine(f"bad JSON: expected an object, found {type(data).__name__}")
     return data
@@ -90,3 +94,14 @@ def find_file(root: Path, name: str) -> Path:
     if not exists:
         raise InvalidLine(f"missing file: {name!r}")
     return path
+
+
+def _is_deeper(data: Any, limit: int) -> bool:
+    """Whether objects and lists are nested in more than `limit` levels."""
+    level = [data]
+    for _ in range(limit + 1):
+        level = [part for part in level if isinstance(part, dict | list)]
+        if not level:
+            return False
+        level = [part for parent in level for part in (parent.values() if isinstance(parent, dict) else parent)]
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -38,7 +39,7 @@ def find_adapter_base(folder: Path) -> Path | None:
 
 
 def check_model_folder(path: str, source: str = "") -> None:
-    """Check that a model is a folder that needs neither pickles nor code of its own.
+    """Check that a model is a folder that needs neither pickles nor code of its own, and no adapter on itself.
 
     Args:
         source: file and key that name the model, for the message.
@@ -49,6 +50,7 @@ def check_model_folder(path: str, source: str = "") -> None:
     if Path(path).is_dir():
         _check_weights(Path(path))
         _check_code(Path(path) / "config.json")
+        _check_bases(Path(path))
         return
     fix = "correct it, or make or fetch the model first (`planward fetch-model ORG/NAME` writes models/name)"
     if HUB_NAME.fullmatch(path) and Path(path).parent != MODELS and not Path(path).parent.is_dir():
@@ -81,3 +83,22 @@ def _check_code(config: Path) -> None:
             f"{config}: auto_map asks for code of the model's own, which is never run, and Transformers does not know "
             f"the model type {content.get('model_type')!r}; fix: take a model that Transformers supports"
         )
+
+
+def _check_bases(folder: Path) -> None:
+    """Raise ParamsError where an adapter's base is the adapter itself, or an adapter on it."""
+    chain, base = [folder], _read_base(folder)
+    while base is not None:
+        chain.append(base)
+        if os.path.realpath(base) in map(os.path.realpath, chain[:-1]):
+            raise ParamsError(
+                f"{chain[-2] / 'adapter_config.json'}: base_model_name_or_path: a circle of adapters, "
+                f"{' on '.join(map(str, chain))}; fix: name the folder of the weights that the adapter was trained on"
+            )
+        base = _read_base(base)
+
+
+def _read_base(folder: Path) -> Path | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # PEFT names such faults
+        return find_adapter_base(folder)
+    return None

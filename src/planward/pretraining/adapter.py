@@ -15,9 +15,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments, set_seed
 
+from planward.core.fingerprints import compute_fingerprint
 from planward.inference import models
 from planward.pretraining.config import AdapterTrainingConfig
-from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint, run_trainer
+from planward.training.checkpoints import CheckpointCallback, restore_checkpoint, run_trainer
 
 IGNORED_LABEL = -100  # of a token that is left out of the loss
 Pair = tuple[str, str]  # a prompt and its completion

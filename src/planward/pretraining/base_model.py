@@ -22,6 +22,7 @@ from transformers import (
     set_seed,
 )
 
+from planward.core.fingerprints import compute_fingerprint
 from planward.core.hashing import hash_fraction
 from planward.core.prompts import END
 from planward.params import Range
@@ -45,7 +46,7 @@ from planward.tasks.planning.domains import KNOWN_DOMAINS, build_problem, load_g
 from planward.tasks.planning.domains.instances import render_atom
 from planward.tasks.planning.neutral import name_domain, name_objects, render_domain, render_problem
 from planward.tasks.planning.prompt import render_compact_problem
-from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint, run_trainer
+from planward.training.checkpoints import CheckpointCallback, restore_checkpoint, run_trainer
 
 NUM_PROBLEMS = 12  # of a domain with neutral symbols
 SEEDS_PER_PHASE = 1000

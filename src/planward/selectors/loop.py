@@ -18,12 +18,14 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
 from planward.core.files import replace_atomic
+from planward.core.fingerprints import compute_code_digest
 from planward.loggers import RunLogger
 from planward.selectors.config import SelectorsConfig, SelectorTrainingConfig
 from planward.selectors.dataset import BeamGroup, compute_moments
 from planward.selectors.methods import Method, Objective, Row, build_objective, select_informative_groups
 from planward.selectors.objectives import compute_learning_rate
 from planward.selectors.pointer import Pointer
+from planward.selectors.validation import PACKAGES
 
 Weights = dict[str, torch.Tensor]
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -75,6 +77,7 @@ def train_pointer(
     reference: Pointer | None,
     checkpoints: Path,
     loggers: Sequence[RunLogger] = (),
+    validation: str = "",
 ) -> History:
     """Train `pointer` in place; afterwards it holds the best epoch's weights and is in evaluation mode.
 
@@ -93,6 +96,7 @@ def train_pointer(
         reference: frozen policy for GRPO's ratio and KL, None for other methods. If it has the initial weights, ratios
             start at 1; otherwise clipping may set in at the first step.
         loggers: get each new row of the history: `steps/NAME` at its step, `epochs/NAME` at its epoch.
+        validation: digest of what `validate` depends on; another one is another run.
 
     Raises:
         ValueError: no groups, beams of different lengths, or for GRPO no reference or an unknown success.
@@ -103,7 +107,7 @@ def train_pointer(
     if (method == "grpo") != (reference is not None):
         raise ValueError(f"{method}: a frozen reference is needed by GRPO, and by no other method")
     training_config: SelectorTrainingConfig = getattr(config, method)
-    fingerprint = compute_fingerprint(method, seed, config, groups, pointer, reference)
+    fingerprint = compute_fingerprint(method, seed, config, groups, pointer, reference, validation)
     if method == "sft":
         pointer.set_whitening(*compute_moments(groups))
     informative = select_informative_groups(groups, config.grpo) if method == "grpo" else groups
@@ -261,9 +265,15 @@ def compute_fingerprint(
     groups: Sequence[BeamGroup],
     pointer: Pointer,
     reference: Pointer | None,
+    validation: str = "",
 ) -> str:
-    """Digest of all inputs that an interrupted run must share with the one that resumes it."""
-    digest = hashlib.sha256(json.dumps([method, seed, torch.__version__, config.model_dump(mode="json")]).encode())
+    """Digest of all inputs that an interrupted run must share with the one that resumes it, Planward's code included.
+
+    Args:
+        validation: as for `train_pointer`.
+    """
+    digest = hashlib.sha256(compute_code_digest(PACKAGES))
+    digest.update(json.dumps([method, seed, validation, config.model_dump(mode="json")]).encode())
     for group in groups:
         tensors = {name: tensor.contiguous() for name, tensor in vars(group).items() if tensor is not None}
         digest.update(save(tensors))

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from planward.core import fingerprints
+from planward.core.prompt_templates import identify_prompts
 from planward.core.records import Record
 from planward.core.tasks import Task
 from planward.evaluation.scoring import build_evaluation_prompts, complete_and_judge
 from planward.params import Params
 from planward.selectors.pointer import Pointer
 from planward.selectors.selection import order_for_prompt, select_by_pointer
+
+# Packages that a trained pointer depends on.
+PACKAGES = ("core", "curriculum", "evaluation", "inference", "pddl", "selectors", "tasks", "val")
+
+
+def compute_fingerprint(
+    problems: Sequence[Record],
+    pools: Mapping[str, Sequence[Record]],
+    embeddings: Mapping[str, torch.Tensor],
+    params: Params,
+    model: Path,
+) -> str:
+    """Return a digest of all that the success of a pointer on `problems` depends on, Planward's code included.
+
+    Args:
+        model: folder of the frozen model.
+    """
+    settings = {
+        "seed": params.seed,
+        "prompt": identify_prompts(params.prompt),
+        "model": params.model.model_dump(exclude={"vllm"}),
+        "batch_size": params.evaluate.batch_size,
+    }
+    pool_ids = [[candidate.id for candidate in pools[query.id]] for query in problems]
+    queries = [embeddings[query.id].tolist() for query in problems]
+    return fingerprints.compute_fingerprint(settings, problems, [pool_ids, queries], str(model), 1, PACKAGES)
 
 
 class SelectorValidation:

@@ -6,14 +6,11 @@ another run are recognised. They are set aside, and the run goes on from the one
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,17 +22,13 @@ from accelerate.utils import broadcast_object_list
 from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
-import planward
 from planward.core.files import name_write_errors, write_json
-from planward.core.records import Record
 from planward.training.termination import Terminated, Termination
 
 JOURNAL = "journal.json"
 NUM_KEPT = 2  # checkpoints: the newest, and one to go on from should it be damaged
 UNUSABLE = "unusable-"  # prefix of a checkpoint that was set aside
 BLOCK_SIZE = 2**20  # bytes that are read at once for a digest
-# Packages that a trained model depends on.
-PACKAGES = ("core", "curriculum", "evaluation", "inference", "pddl", "tasks", "training", "val")
 
 
 class UnusableCheckpoint(Exception):
@@ -49,43 +42,6 @@ class Journal:
     curves: list[dict[str, Any]] = field(default_factory=list)  # rows: step, and values of some curves
     consumed: list[dict[str, Any]] = field(default_factory=list)  # rows: the prompts that GRPO trained on
     files: list[str] = field(default_factory=list)  # names of the run's files beside its checkpoints
-
-
-def compute_fingerprint(
-    settings: Mapping[str, Any],
-    records: Iterable[Record],
-    data: Iterable[Any],
-    model: str | None,
-    processes: int,
-    packages: tuple[str, ...] = PACKAGES,
-) -> str:
-    """Return 16 hexadecimal digits over everything that a resumed run must share, Planward's code included.
-
-    Args:
-        data: what else is trained on, as JSON: the schedule, say.
-        model: folder of the initial weights, if there are any.
-        packages: those of Planward that the trained weights depend on.
-    """
-    digest = hashlib.sha256(compute_code_digest(packages))
-    parts: list[Any] = [settings, [record.model_dump() for record in records], list(data), processes, model]
-    digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
-    for file in sorted(Path(model).iterdir()) if model and Path(model).is_dir() else []:
-        if file.is_file():
-            digest.update(file.name.encode())
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:16]
-
-
-@cache
-def compute_code_digest(packages: tuple[str, ...] = PACKAGES) -> bytes:
-    """Return a digest of the source files and prompt templates of `packages`, and of the trainers' versions."""
-    digest = hashlib.sha256("".join(map(version, ("torch", "transformers", "trl", "peft"))).encode())
-    root = Path(planward.__file__).parent
-    for package in packages:
-        for file in sorted(chain((root / package).rglob("*.py"), (root / package).rglob("*.jinja"))):
-            digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
-    return digest.digest()
 
 
 def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path | None, Journal]:

@@ -22,6 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from planward.core import paths
 from planward.core.files import replace_atomic
+from planward.core.fingerprints import compute_fingerprint
 from planward.core.prompt_templates import identify_prompts
 from planward.core.prompts import encode_prompt, fit_prompt
 from planward.core.records import Record
@@ -36,7 +37,6 @@ from planward.training.batching import Batching, init_processes
 from planward.training.checkpoints import (
     CheckpointCallback,
     Journal,
-    compute_fingerprint,
     restore_checkpoint,
     run_trainer,
 )

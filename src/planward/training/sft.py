@@ -17,6 +17,7 @@ from transformers import TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
 from planward.core import paths
+from planward.core.fingerprints import compute_fingerprint
 from planward.core.prompt_templates import identify_prompts
 from planward.core.records import Record
 from planward.core.runs import Run
@@ -26,7 +27,7 @@ from planward.inference import models
 from planward.loggers import check_installed, open_loggers
 from planward.params import Params
 from planward.training.batching import Batching, init_processes
-from planward.training.checkpoints import CheckpointCallback, compute_fingerprint, restore_checkpoint, run_trainer
+from planward.training.checkpoints import CheckpointCallback, restore_checkpoint, run_trainer
 from planward.training.curves import CurveLogger, replace_progress_bar
 from planward.training.lengths import list_long_references, measure_lengths, print_lengths
 from planward.training.references import check_references, encode_reference

@@ -46,6 +46,7 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
     from planward.selectors.pointer import Pointer, load_pointer, save_pointer
     from planward.selectors.pools import sample_pool
     from planward.selectors.validation import SelectorValidation
+    from planward.selectors.validation import compute_fingerprint as compute_validation_fingerprint
 
     results, task = paths.SELECTORS, load_track_task(params, config)
     training = list(read_records(results.dialects / "train.jsonl"))
@@ -78,9 +79,12 @@ def run(params: PlanningParams, config: SelectorsConfig, run: Run) -> None:
     validation = SelectorValidation(task, model, tokenizer, held_out, pools, embeddings, params, config.shot_num)
     checkpoints = paths.CHECKPOINTS / run.name
     method, identity = METHODS[run.method], run.as_dict("selectors")
-    digest = compute_fingerprint(method, run.seed, config, groups, pointer, reference)
+    validation_digest = compute_validation_fingerprint(held_out, pools, embeddings, params, config.model)
+    digest = compute_fingerprint(method, run.seed, config, groups, pointer, reference, validation_digest)
     loggers = open_loggers(params.logging, identity, f"{run.name}-{digest[:16]}", config)
-    history = train_pointer(method, pointer, groups, config, run.seed, validation, reference, checkpoints, loggers)
+    history = train_pointer(
+        method, pointer, groups, config, run.seed, validation, reference, checkpoints, loggers, validation_digest
+    )
     for logger in loggers:
         logger.close()
     save_pointer(pointer, results.model(run))

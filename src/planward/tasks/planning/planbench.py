@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from tqdm import tqdm
 
 from planward.core.files import replace_atomic
+from planward.core.lines import find_file
 from planward.core.records import Meta, Record
+from planward.core.tasks import InvalidLine
 from planward.params import ParamsError, read_yaml
 from planward.tasks.planning.prompt import INSTRUCTION
 
@@ -80,10 +83,10 @@ def copy_problems(root: Path, folder: Path) -> Iterator[Record]:
     """
     instances, is_empty = root / "instances", True
     for config in load_configs(root):
-        _copy_file(instances, config.domain_file, folder)
+        _copy_file(root, config.domain_file, folder)
         for number in tqdm(config.list_numbers(instances), desc=config.domain_name, unit="problem"):
             file = config.format_problem_path(number)
-            _copy_file(instances, file, folder)
+            _copy_file(root, file, folder)
             meta = {
                 "scenario": config.domain_name,
                 "domain_file": config.domain_file,
@@ -96,8 +99,9 @@ def copy_problems(root: Path, folder: Path) -> Iterator[Record]:
         raise ParamsError(f"{instances} holds none of the problem files that configs/*.yaml name")
 
 
-def _copy_file(instances: Path, file: str, folder: Path) -> None:
-    """Copy a file if it exists; the split quarantines the problems that lack one."""
-    if (instances / file).is_file():
+def _copy_file(root: Path, file: str, folder: Path) -> None:
+    """Copy a file below instances/ if it exists in the checkout; the split quarantines the problems that lack one."""
+    with suppress(InvalidLine):
+        source = find_file(root, f"instances/{file}")
         with replace_atomic(folder / file) as partial:
-            shutil.copyfile(instances / file, partial)
+            shutil.copyfile(source, partial)

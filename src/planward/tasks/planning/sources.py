@@ -9,6 +9,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -22,6 +23,7 @@ from planward.core.records import Meta, Record
 from planward.params import ParamsError
 from planward.pddl.canonical import hash_problem
 from planward.pddl.expressions import PddlError, Symbol, read_pddl_file
+from planward.pddl.limits import MAX_FILE_BYTES
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.dialects import Dialect, build_dialect
 from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem, find_plan, render_problem
@@ -32,7 +34,9 @@ from planward.tasks.planning.prompt import INSTRUCTION
 
 T = TypeVar("T")
 MIN_PROBLEMS_IN_PARALLEL = 5000  # fewer take less time than processes to start
-_DEFINES_DOMAIN = re.compile(r"\A(?:\s|;[^\n]*)*\(\s*define\s*\(\s*domain\s", re.IGNORECASE)
+COPY = "fix: copy the file there"
+# Possessive, so linear: otherwise each of n semicolons may or may not begin another comment, in 2**n ways.
+_DEFINES_DOMAIN = re.compile(r"\A(?:\s|;[^\n]*+)*+\(\s*+define\s*+\(\s*+domain\s", re.IGNORECASE)
 
 
 def prepare_problems(params: PlanningParams, folder: Path) -> None:
@@ -43,23 +47,44 @@ def prepare_problems(params: PlanningParams, folder: Path) -> None:
     if source == "generated":
         generate_problems(params, folder)
     elif source == "pddl":
-        copy_tree(path, ("*.pddl",), folder)
-        write_jsonl(folder / "problems.jsonl", iter_pddl_records(folder, path.resolve().name, params.difficulty))
+        missing = copy_tree(path, ("*.pddl",), folder)
+        records = iter_pddl_records(folder, path.resolve().name, params.difficulty, missing)
+        write_jsonl(folder / "problems.jsonl", records)
     elif source == "planbench":
         write_jsonl(folder / "problems.jsonl", copy_problems(path, folder))
     else:
-        patterns = ("*.pddl", "*.jsonl" if path.is_dir() else path.name)
-        copy_tree(path if path.is_dir() else path.parent, patterns, folder)
+        root, name = (path, "*.jsonl") if path.is_dir() else (path.parent, path.name)
+        missing = copy_tree(root, ("*.pddl", name), folder, named=path)
+        if lines := [file for file in missing if not file.endswith(".pddl")]:
+            raise ParamsError(
+                f"params.yaml: problems.path: {root / lines[0]} links to a file outside of {root}; {COPY}"
+            )
 
 
-def copy_tree(folder: Path, patterns: Collection[str], to: Path) -> None:
-    """Copy matching files with their folders below `folder`; raises ParamsError where there are none."""
+def copy_tree(folder: Path, patterns: Collection[str], to: Path, named: Path | None = None) -> list[str]:
+    """Copy matching files with their folders below `folder`; raises ParamsError where there are none.
+
+    Links to files outside of `folder` are not copied: their paths relative to it are returned.
+
+    Args:
+        named: a file that params.yaml names, so that it may be such a link.
+    """
     files = list(map(str, iter_files(folder, patterns)))  # paths take several times the memory
     if not files:
         raise ParamsError(f"params.yaml: problems.path: {folder} holds no {' or '.join(patterns)}")
+    missing = list[str]()
     for file in tqdm(files, desc="copying", unit="file"):
-        with replace_atomic(to / Path(file).relative_to(folder)) as partial:
+        path = Path(file).relative_to(folder)
+        is_link = Path(file) != named and Path(file).is_symlink()
+        if is_link and not Path(file).resolve().is_relative_to(folder.resolve()):
+            missing.append(path.as_posix())
+            continue
+        with replace_atomic(to / path) as partial:
             shutil.copyfile(file, partial)
+    if missing:
+        text = f"{len(missing)} links to files outside of {folder} are not copied, such as {missing[0]}"
+        print(f"warning: {text}; {COPY}", flush=True)
+    return missing
 
 
 def iter_files(folder: Path, patterns: Collection[str]) -> Iterator[Path]:
@@ -73,14 +98,15 @@ def iter_files(folder: Path, patterns: Collection[str]) -> Iterator[Path]:
             yield folder / name
 
 
-def iter_pddl_records(root: Path, name: str, known: Container[str]) -> Iterator[Record]:
+def iter_pddl_records(root: Path, name: str, known: Container[str], missing: Iterable[str] = ()) -> Iterator[Record]:
     """Yield a record per problem file, without a plan.
 
     Args:
         name: of the folder that was copied to `root`.
         known: names of the domains in params.yaml.
+        missing: files that were not copied to `root`; the split quarantines their records.
     """
-    for file in iter_files(root, ("*.pddl",)):
+    for file in chain(iter_files(root, ("*.pddl",)), map(root.joinpath, missing)):
         if is_domain_file(file):
             continue
         domain_file = find_domain_file(file, root)
@@ -98,7 +124,10 @@ def is_domain_file(file: Path) -> bool:
     """Whether a file is domain.pddl, or has `domain` in its name and defines one."""
     if file.name == "domain.pddl":
         return True
-    return "domain" in file.stem and bool(_DEFINES_DOMAIN.match(file.read_text(encoding="utf-8-sig", errors="replace")))
+    if "domain" not in file.stem or not file.exists():
+        return False
+    with file.open(encoding="utf-8-sig", errors="replace") as stream:
+        return bool(_DEFINES_DOMAIN.match(stream.read(MAX_FILE_BYTES)))
 
 
 def find_domain_file(problem: Path, root: Path) -> Path:
