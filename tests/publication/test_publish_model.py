@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout
 from io import StringIO
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from dvc.cli import main as run_dvc
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -25,8 +27,10 @@ from planward.core.paths import results
 from planward.core.prompt_templates import read_template
 from planward.core.runs import BASE, Run
 from planward.inference.models import load_model
+from planward.params import AdapterConfig
+from planward.publication.model_card import list_settings
 from planward.publication.models import ModelOptions, publish_model
-from planward.publication.provenance import PublicationError
+from planward.publication.provenance import PublicationError, compute_folder_md5, find_provenance
 from planward.stages import compare, evaluate, problems, score, sft, split
 from planward.tasks.planning.config import PlanningParams
 from support import ROOT, read_rows
@@ -91,6 +95,10 @@ def project(compact: tuple[Path, PlanningParams]) -> Iterator[PlanningParams]:
 def chat_project(chat: tuple[Path, PlanningParams]) -> Iterator[PlanningParams]:
     with chdir(chat[0]):
         yield chat[1]
+
+
+def write_yaml(name: str, content: dict[str, Any]) -> None:
+    Path(name).write_text(yaml.safe_dump(content))
 
 
 def publish(params: PlanningParams, target: Path, **options: Any) -> tuple[int, int]:
@@ -162,6 +170,38 @@ def test_other_weights_are_noticed(project: PlanningParams, tmp_path: Path) -> N
     assert "0 of 2 greedy completions" in (tmp_path / "out/README.md").read_text()
 
 
+def test_card_lists_the_lora_of_grpo(project: PlanningParams) -> None:
+    lora = AdapterConfig(r=32, alpha=64, dropout=0.0, target_modules="all-linear", merge=True)
+    params = project.model_copy(update={"grpo": project.grpo.model_copy(update={"lora": lora})})
+    settings = dict(list_settings(params, Run("grpo", 4, 3407)))
+    assert settings["`grpo.lora.r`"] == "`32`"
+    assert settings["`grpo.lora.target_modules`"] == "`all-linear`"
+    assert not any(key.startswith("`grpo.lora") for key in dict(list_settings(params, RUN)))
+
+
+def test_weights_that_dvc_records_with_other_parameters_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = Path("results/models") / NAME
+    weights.mkdir(parents=True)
+    (weights / "model.safetensors").write_text("weights")
+    stage = {"cmd": "true", "params": ["sft.epochs"], "outs": [str(weights)]}
+    outs = [{"path": str(weights), "hash": "md5", "md5": compute_folder_md5(weights)}]
+    record = {"cmd": "true", "params": {"params.yaml": {"sft.epochs": 2}}, "outs": outs}
+    write_yaml("dvc.yaml", {"stages": {"train": stage}})
+    write_yaml("dvc.lock", {"schema": "2.0", "stages": {"train": record}})
+    write_yaml("params.yaml", {"sft": {"epochs": 2}})
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    assert run_dvc(["init", "--quiet"]) == 0
+    assert find_provenance(weights).stage == "train"
+    write_yaml("params.yaml", {"sft": {"epochs": 3}})
+    with pytest.raises(PublicationError, match=r"sft\.epochs was 2 and is 3 in params\.yaml .*fix: `dvc repro`"):
+        find_provenance(weights)
+    (weights / "model.safetensors").write_text("other weights")
+    assert find_provenance(weights).stage is None
+
+
 def test_what_cannot_be_published_is_refused(project: PlanningParams, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").touch()
@@ -201,6 +241,21 @@ def test_adapter_is_merged_or_published_alone(chat_project: PlanningParams, tmp_
     assert config["base_model_name_or_path"] == "org/chat"
 
 
+@pytest.mark.parametrize(("rank", "option"), [(4, ""), (17, " --max-lora-rank 32"), (32, " --max-lora-rank 32")])
+def test_card_serves_an_adapter_with_its_rank(
+    chat_project: PlanningParams, tmp_path: Path, rank: int, option: str
+) -> None:
+    file = results().model(RUN) / "adapter_config.json"
+    original = file.read_text()
+    try:
+        write_json(file, json.loads(original) | {"r": rank})
+        publish(chat_project, tmp_path / "out", check=0, adapter=True)
+    finally:
+        file.write_text(original)
+    command = f"`vllm serve {chat_runs.BASE} --enable-lora{option} --lora-modules planward=out`"
+    assert f"Serve it (not tried): {command}" in (tmp_path / "out/README.md").read_text()
+
+
 def test_chat_model_keeps_its_templates(chat_project: PlanningParams, tmp_path: Path) -> None:
     target = tmp_path / NAME
     publish(chat_project, target, check=0, base="org/chat", licence="mit")
@@ -219,6 +274,17 @@ def test_folder_is_a_model_path(project: PlanningParams, tmp_path: Path) -> None
     evaluate.run(project.model_copy(update={"model": model}), BASE)
     rows = zip(read_rows(results().answers(BASE)), read_rows(results().answers(RUN)), strict=True)
     assert all(first["completion"] == second["completion"] for first, second in rows)
+
+
+def test_folder_plans(project: PlanningParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(project, tmp_path / "out", check=0)
+    row = next(row for row in read_rows(results().answers(RUN)) if row["success"] and row["shot_num"] == 0)
+    meta = {record["id"]: record["meta"] for record in read_rows(results().score / "test.jsonl")}[row["id"]]
+    files = [str((results().problems / meta[key]).resolve()) for key in ("domain_file", "problem_file")]
+    monkeypatch.chdir(tmp_path)  # without params.yaml
+    done = CliRunner().invoke(app, ["plan", *files, "--model", "out"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[:-1] == row["plan"].splitlines()
 
 
 @pytest.mark.usefixtures("project")

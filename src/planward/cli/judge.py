@@ -53,7 +53,7 @@ def judge(
 
     A line holds `id`, or `domain_file` and `problem_file`; `completion` or `plan`; and, if you like, `model` and
     `shot_num`. The plan is extracted as in evaluation. Lines that cannot be used go to quarantine.jsonl with a reason.
-    Exit status: 0, or 2 where no line could be judged or the verifier failed.
+    Exit status: 0, or 2 where no line could be judged, VAL is broken, or the verifiers disagree.
     """
     limit_threads()
     from planward.judgement.judgement import judge_file
