@@ -35,6 +35,7 @@ stages:
     cmd: cat results/models/*.txt > results/report.html && echo report >> ran.txt
     deps: [results/models]
     outs: [results/report.html]
+    meta: {snakemake: {resources: {gpu: 1}}}
 """
 
 
@@ -131,3 +132,16 @@ def test_garbage_collection_keeps_what_the_lock_names(pipeline: Pipeline) -> Non
     assert (pipeline.folder / "results/kept-1.txt").read_text() == kept
     assert (pipeline.folder / "results/base.txt").exists()
     pipeline.check_finished()
+
+
+def test_the_main_process_decides_whether_stages_request_a_gpu(pipeline: Pipeline) -> None:
+    node = pipeline.folder / "node"
+    node.mkdir()
+    (node / "nvidia-smi").write_text("#!/bin/sh\n")
+    (node / "nvidia-smi").chmod(0o755)
+    command = ("snakemake", "--dry-run", "--forcerun", "report", "--workflow-profile", "none")
+    for switch, requested in (("1", True), ("0", False)):
+        output = pipeline.run("env", f"PLANWARD_GPU={switch}", f"PATH={node}{os.pathsep}{os.environ['PATH']}", *command)
+        assert ("gpu=1" in output) == requested
+    output = pipeline.run("bash", "-c", f"! PLANWARD_GPU=yes {' '.join(command)}")
+    assert "PLANWARD_GPU is 'yes'; fix: 1 where stages are to request a GPU, else 0" in output

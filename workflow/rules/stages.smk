@@ -1,11 +1,24 @@
 """One rule for each family of stages; its action is `dvc repro` of one stage."""
 
+import os
 import shutil
 import subprocess
 
 from snakemake.exceptions import WorkflowError
 
-HAS_GPU = shutil.which("nvidia-smi") is not None
+
+def read_gpu_switch():
+    """Whether stages request a GPU: PLANWARD_GPU (1 or 0), else whether nvidia-smi is here.
+
+    The main process decides and passes it on, so that a job requests on its node what was submitted for it.
+    """
+    value = os.environ.setdefault("PLANWARD_GPU", "1" if shutil.which("nvidia-smi") else "0")
+    if value not in ("0", "1"):
+        raise WorkflowError(f"PLANWARD_GPU is {value!r}; fix: 1 where stages are to request a GPU, else 0")
+    return value == "1"
+
+
+HAS_GPU = read_gpu_switch()
 
 
 def declare(family):
