@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planward import val
+from planward.core.dvc_locks import list_lock_faults
 from planward.core.model_folders import check_model_folder
 from planward.core.parallel import count_processors
 from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file
@@ -322,10 +323,12 @@ def inspect_disk() -> Finding:
 
 
 def inspect_dvc() -> Finding:
-    """The repository, whether a run locks it, and its remotes."""
+    """The repository, its lock files, whether a run locks it, and its remotes."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    if faults := list_lock_faults():
+        return _build_failure("DVC", faults)
     try:
         repo = Repo()
     except DvcException as error:

@@ -6,6 +6,8 @@ Sections that every task needs are here; a task, the selectors and the cluster d
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -557,6 +559,9 @@ class Params(Section):
 SHARED = ("seed", "seeds", "split", "buckets", "logging", "evaluate", "compare")
 
 
+_records: list[list[tuple[Path, bytes]]] = []  # of `record_reads`, while their blocks run
+
+
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file.
 
@@ -564,7 +569,10 @@ def read_yaml(path: Path) -> Any:
         ParamsError: it is missing, not UTF-8, not YAML, or too large once its aliases are written out.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+        for record in _records:
+            record.append((path, content))
+        text = content.decode("utf-8")
         check_yaml_size(text, str(path))
         return YAML(typ="safe", pure=True).load(text)
     except FileNotFoundError:
@@ -576,6 +584,17 @@ def read_yaml(path: Path) -> Any:
         raise ParamsError(f"{path}: not YAML: {error}") from None
     except RecursionError:
         raise ParamsError(f"{path}: not YAML: nested too deeply") from None
+
+
+@contextmanager
+def record_reads() -> Iterator[list[tuple[Path, bytes]]]:
+    """Yield a list of what `read_yaml` reads in the block: each file with its content then."""
+    reads: list[tuple[Path, bytes]] = []
+    _records.append(reads)
+    try:
+        yield reads
+    finally:
+        _records[:] = [record for record in _records if record is not reads]
 
 
 def check_yaml_size(text: str, source: str) -> None:

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from planward import val
 from planward.cli import app
+from planward.core.dvc_locks import list_lock_faults
+from planward.doctor import inspect_dvc
 from support import ROOT
 
 LENIENT = """sed 's/:precondition (off)/:precondition ()/' "$2" > lenient; exec {val} "$1" lenient "$3" "$4\""""
@@ -162,3 +164,27 @@ def test_without_torch_everything_else_is_still_checked(project: Path) -> None:
     assert done.returncode == 1
     assert (findings["GPU"]["status"], "no torch here" in findings["GPU"]["finding"]) == ("fail", True)
     assert findings["VAL"]["status"] == "ok"
+
+
+@pytest.mark.parametrize("content", ["", "schema: '2.0'\nstages:\n  split:\n    cmd: planward", "schema: '2.0'\nsta\n"])
+def test_a_lock_file_that_dvc_did_not_finish_is_named(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("workflow/selectors").mkdir(parents=True)
+    complete = "schema: '2.0'\nstages:\n  split:\n    cmd: planward split\n"
+    for file in (Path("dvc.lock"), Path("workflow/selectors/dvc.lock")):
+        file.write_text(complete)
+    Path("workflow/selectors/params.yaml").touch()
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    subprocess.run(["git", "add", "dvc.lock"], check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", *identity, "commit", "--quiet", "-m", "a"], check=True)
+    assert list_lock_faults() == []
+    for file in (Path("dvc.lock"), Path("workflow/selectors/dvc.lock")):
+        file.write_text(content)
+    finding = inspect_dvc()
+    assert finding.status == "fail"
+    assert finding.finding.startswith("dvc.lock: cut off or empty")
+    assert finding.fix.startswith("git checkout -- dvc.lock, then dvc status")
+    assert "\nrm workflow/selectors/dvc.lock" in finding.fix

@@ -7,11 +7,15 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from planward.cli.parameters import ParametersChanged, guard_parameters
+from planward.cli.processes import DVC_VARIABLE
+from planward.params import read_yaml
 from support import ROOT
 
 STAGE = """
@@ -112,3 +116,26 @@ def test_parameters_that_cannot_be_read_when_a_stage_ends_are_named() -> None:
     assert done.returncode != 0
     assert "ParametersChanged: params.yaml changed while compare ran" in done.stdout
     assert not Path("dvc.lock").exists()
+
+
+@pytest.mark.usefixtures("project")
+def test_an_edit_that_is_undone_before_the_stage_ends_counts_if_the_stage_has_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DVC_VARIABLE, "compare")
+    file = Path("params.yaml")
+    text = file.read_text()
+    share = yaml.safe_load(text)["split"]["test"]
+    edited = text.replace(f"\n  test: {share}", f"\n  test: {share / 2}")
+    assert edited != text
+
+    def edit_and_undo(during: Callable[[], object]) -> None:
+        with guard_parameters(Path("dvc.yaml")):
+            file.write_text(edited)
+            during()
+            file.write_text(text)
+            read_yaml(file)
+
+    edit_and_undo(lambda: None)
+    with pytest.raises(ParametersChanged, match=r"^params\.yaml: split\.test changed while compare ran"):
+        edit_and_undo(lambda: read_yaml(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -200,6 +201,24 @@ def test_weights_that_do_not_fit_name_their_folder() -> None:
             pytest.raises(CannotWriteError, match=f"^cannot write results/model: {reason}; fix: free space"),
         ):
             models.save_model(network, tokenizer, Path("results/model"))
+
+
+def test_a_model_folder_is_complete_or_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tokenizer = models.load_model(PARAMS.model, "base", 40, 0)
+    Path("models/model.partial").mkdir(parents=True)  # of a killed run
+    Path("models/model.partial/weights").touch()
+    models.save_model(network, tokenizer, Path("models/model"))
+    before = read_files("models/model")
+    assert "weights" not in map(str, before)
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tokenizer, "save_pretrained", fail)
+    with pytest.raises(CannotWriteError, match=r"^cannot write models/model: No space left on device"):
+        models.save_model(network, tokenizer, Path("models/model"))
+    assert read_files("models/model") == before
+    assert [path.name for path in Path("models").iterdir()] == ["model"]
 
 
 def train_adapter(name: str, config: AdapterTrainingConfig, *callbacks: TrainerCallback) -> None:

@@ -12,6 +12,7 @@ from dvc.dvcfile import load_file
 from dvc.repo import Repo
 from snakemake.exceptions import WorkflowError
 
+from planward.core.dvc_locks import list_lock_faults
 from planward.core.paths import list_tracks
 from planward.core.recipes import check_params
 from planward.params import ParamsError
@@ -24,6 +25,8 @@ if workflow.is_main_process:  # not again in every job
             check_params(track)
     except ParamsError as error:
         raise WorkflowError(error) from None
+    if faults := list_lock_faults():
+        raise WorkflowError("\n".join(faults))
 
 repo = Repo(_wait_for_lock=True)
 changed = find_changed(repo) if workflow.is_main_process else set()

@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from planward.cli.processes import DVC_VARIABLE
 from planward.core import paths
+from planward.params import record_reads
 
 MODELS_PIPELINE = paths.MODELS / "dvc.yaml"
 
@@ -23,9 +24,10 @@ class ParametersChanged(Exception):
 
 @contextmanager
 def guard_parameters(pipeline: Path) -> Iterator[None]:
-    """Fail after the block if parameters that DVC records for the stage are no longer those that it started with.
+    """Fail after the block if parameters that DVC records for the stage are not those that it started with or has read.
 
-    Without DVC nothing is recorded, and nothing is checked.
+    A stage reads some of them late, so an edit may be undone before it ends, and yet be what it used. Without DVC
+    nothing is recorded, and nothing is checked.
 
     Args:
         pipeline: the dvc.yaml of the stage that DVC runs.
@@ -34,13 +36,17 @@ def guard_parameters(pipeline: Path) -> Iterator[None]:
         ParametersChanged: see above; DVC then records nothing, and runs the stage again.
     """
     stage = os.environ.get(DVC_VARIABLE, "").rpartition(":")[2]
-    before = _read_files() if stage else {}
-    yield
+    versions = {file: {content} for file, content in (_read_files() if stage else {}).items()}
+    with record_reads() as reads:
+        yield
+    for file, content in reads:
+        if file in versions:
+            versions[file].add(content)
     after = _read_files() if stage else {}
-    edited = {file for file in before if before[file] != after.get(file)}
+    edited = {file: contents for file in versions if (contents := versions[file] - {after.get(file, b"")})}
     if not edited:
         return
-    names = ", ".join(_list_changes(pipeline, stage, edited, before, after))
+    names = ", ".join(_list_changes(pipeline, stage, edited, after))
     if names:
         raise ParametersChanged(
             f"{names} changed while {stage} ran, so its outputs are of other values than DVC would record; "
@@ -59,9 +65,13 @@ def _read_files() -> dict[Path, bytes]:
 
 
 def _list_changes(
-    pipeline: Path, stage: str, edited: set[Path], before: dict[Path, bytes], after: dict[Path, bytes]
+    pipeline: Path, stage: str, edited: dict[Path, set[bytes]], after: dict[Path, bytes]
 ) -> Iterator[str]:
-    """Yield what DVC records for a stage and is no longer what it was: keys, or whole files."""
+    """Yield what DVC records for a stage and is no longer what it was: keys, or whole files.
+
+    Args:
+        edited: earlier contents of files, which differ from those in `after`.
+    """
     from dvc.dependency import ParamsDependency
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -78,8 +88,10 @@ def _list_changes(
         file = Path(os.path.relpath(dep.fs_path))
         if file in edited:
             keys = dep.params if isinstance(dep, ParamsDependency) else []
-            old, new = _parse(before[file]), _parse(after.get(file, b""))
-            yield from (f"{file}: {key}" for key in keys if get_param(old, key) != get_param(new, key))
+            new, olds = _parse(after.get(file, b"")), list(map(_parse, edited[file]))
+            for key in keys:
+                if any(get_param(old, key) != get_param(new, key) for old in olds):
+                    yield f"{file}: {key}"
             if not keys:
                 yield str(file)
 

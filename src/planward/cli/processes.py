@@ -119,8 +119,10 @@ def lock_stage(file: Path) -> Iterator[None]:
             stream.truncate(0)
             os.write(stream.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         held_locks.add(stream)
-        yield
-        held_locks.remove(stream)
+        try:
+            yield
+        finally:
+            held_locks.discard(stream)
         stream.truncate(0)
 
 

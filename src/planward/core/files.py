@@ -43,17 +43,23 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[IO[str]]:
-    """Open `path` for writing UTF-8 text that replaces it atomically; raises as `replace_atomic` does."""
+    """Open `path` for writing UTF-8 text that replaces it atomically; raises as `replace_atomic` does.
+
+    Other files may be written in the block: their errors stay as they are.
+    """
     with (
-        replace_atomic(path) as partial,
+        replace_atomic(path, by_name=True) as partial,
         io.TextIOWrapper(io.BufferedWriter(_NamedFileIO(partial, "w")), encoding="utf-8", newline="\n") as out,
     ):
         yield out
 
 
 @contextmanager
-def replace_atomic(path: Path) -> Iterator[Path]:
+def replace_atomic(path: Path, *, by_name: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which replaces `path` if the block succeeds and is deleted otherwise.
+
+    Args:
+        by_name: as for `name_write_errors`.
 
     Raises:
         CannotWriteError: the disk is full or the folder is not writable; the message names `path`.
@@ -64,7 +70,7 @@ def replace_atomic(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise CannotWriteError(f"cannot write {path}: {error.strerror}; {FIX}") from error
     try:
-        with name_write_errors(path, partial):
+        with name_write_errors(path, partial, by_name=by_name):
             yield partial
             partial.replace(path)
     except BaseException:
@@ -74,16 +80,17 @@ def replace_atomic(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def name_write_errors(path: Path, written: Path | None = None) -> Iterator[None]:
+def name_write_errors(path: Path, written: Path | None = None, *, by_name: bool = False) -> Iterator[None]:
     """Raise CannotWriteError, with path and reason, where Python or a library cannot write a file or folder.
 
     Args:
         written: what is written in place of `path`, if not `path` itself.
+        by_name: take only errors that name the file; otherwise also those that name none, as libraries raise them.
     """
     try:
         yield
     except Exception as error:
-        reason = _find_reason(error, written or path)
+        reason = _find_reason(error, written or path, by_name)
         if reason is None:
             raise
         raise CannotWriteError(f"cannot write {path}: {reason}; {FIX}") from error
@@ -98,12 +105,21 @@ class _NamedFileIO(io.FileIO):
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.name)) from None
 
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as error:  # some file systems notice only now that the disk is full
+            raise OSError(error.errno, error.strerror, str(self.name)) from None
 
-def _find_reason(error: Exception, path: Path) -> str | None:
+
+def _find_reason(error: Exception, path: Path, by_name: bool) -> str | None:
     """Return why `path`, or a file below it, could not be written; None if it is another error."""
     if isinstance(error, OSError):
-        is_ours = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(path)
+        name = error.filename
+        is_ours = not by_name if name is None else Path(os.fsdecode(name)).is_relative_to(path)
         return (error.strerror or str(error)) if is_ours and not isinstance(error, CannotWriteError) else None
+    if by_name:
+        return None
     if match := RUST_ERROR.search(str(error)):
         return os.strerror(int(match[1]))
     if any(name in str(error) for name in TORCH_WRITERS):

@@ -157,20 +157,32 @@ def build_lora_config(model: ModelConfig, network: Any) -> Any:
 def save_model(network: Any, tokenizer: Any, folder: Path, *, adapter: bool = False) -> None:
     """Write the weights and the tokenizer to `folder`, replacing it, for `load_model` to read.
 
+    They are written to a folder beside it, which is then renamed: `folder` is complete or as it was.
+
     Args:
         adapter: write only the LoRA adapter, which names its base; otherwise it is merged and full weights are written.
 
     Raises:
         CannotWriteError: the disk is full or the folder is not writable.
     """
-    with name_write_errors(folder):
-        _write_model(network, tokenizer, folder, adapter)
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed run
+    try:
+        with name_write_errors(folder), name_write_errors(folder, partial):
+            _write_model(network, tokenizer, partial, adapter)
+            if folder.exists():
+                shutil.rmtree(folder)
+            partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _write_model(network: Any, tokenizer: Any, folder: Path, adapter: bool) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:  # of the folder or one above
+        raise OSError(error.errno, error.strerror, str(folder)) from None
     if hasattr(network, "save_pretrained_merged") and not adapter:  # Unsloth: 4-bit weights go back to 16 bits
         network.save_pretrained_merged(str(folder), tokenizer, save_method="merged_16bit")
         return

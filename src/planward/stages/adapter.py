@@ -10,7 +10,7 @@ from typing import Any
 
 from planward.core import paths
 from planward.core.adapters import AdapterSources
-from planward.core.files import write_json
+from planward.core.files import replace_atomic, write_json
 from planward.core.prompts import END
 from planward.core.registry import task_spec
 from planward.params import Params, ParamsError
@@ -42,7 +42,8 @@ def run(params: Params) -> None:
     }
     models.save_model(network, tokenizer, checkpoints / "adapter", adapter=True)
     for name in ("config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(checkpoints / "adapter" / name, folder / name)
+        with replace_atomic(folder / name) as partial:
+            shutil.copyfile(checkpoints / "adapter" / name, partial)
     adapter_config = json.loads((checkpoints / "adapter/adapter_config.json").read_text(encoding="utf-8"))
     adapter_config["target_modules"].sort()  # a set in PEFT, written in any order
     write_json(folder / "adapter_config.json", adapter_config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from planward.core import paths
-from planward.core.files import name_write_errors, write_json
+from planward.core.files import name_write_errors, replace_atomic, write_json
 from planward.pretraining.config import load_base_config
 
 FOLDER = paths.MODELS / "base"
@@ -18,9 +18,13 @@ def run() -> None:
 
     config, checkpoints = load_base_config(paths.MODELS / "params.yaml"), paths.CHECKPOINTS / "base"
     model, tokenizer = pretrain(config, checkpoints)
-    with name_write_errors(FOLDER):
-        model.save_pretrained(FOLDER)
-        tokenizer.save_pretrained(FOLDER)
+    written = checkpoints / "model"
+    with name_write_errors(written):
+        model.save_pretrained(written)
+        tokenizer.save_pretrained(written)
+    for file in sorted(written.iterdir()):
+        with replace_atomic(FOLDER / file.name) as partial:
+            shutil.copyfile(file, partial)
     metrics = {
         "parameters": model.num_parameters(),
         "training_tokens": sum(phase.steps for phase in config.phases) * config.batch_tokens,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 from planward.core.verdicts import Label, VerifierError
+from planward.val import temporary
 from planward.val.inputs import InputError
 from planward.val.process import find_binary
 from planward.val.validation import DEFAULT_TIMEOUT_S, validate
@@ -25,10 +23,10 @@ def check_known_verdicts(timeout: float = DEFAULT_TIMEOUT_S) -> None:
         timeout: seconds for one run of VAL.
     """
     program = find_binary()
-    with TemporaryDirectory() as folder:
-        domain, problem = Path(folder, "domain.pddl"), Path(folder, "problem.pddl")
-        domain.write_text(DOMAIN, encoding="utf-8")
-        problem.write_text(PROBLEM, encoding="utf-8")
+    with temporary.open_folder() as folder:
+        domain, problem = folder / "domain.pddl", folder / "problem.pddl"
+        temporary.write_file(domain, DOMAIN)
+        temporary.write_file(problem, PROBLEM)
         try:
             labels = {expected: validate(domain, problem, plan, timeout).label for expected, plan in PLANS.items()}
         except InputError as error:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import track
 
 from planward.core.verdicts import Label, Outcome, VerifierError
+from planward.val import temporary
 from planward.val.inputs import InputError, Inputs, read_inputs, rewrite_problem
 from planward.val.plans import FormatError, Plan, parse_plan
 from planward.val.process import ProcessError, check_inputs, find_binary, run_program
@@ -34,6 +34,7 @@ def validate(domain: Path, problem: Path, plan: str, timeout: float = DEFAULT_TI
     Raises:
         InputError: the domain or the problem is invalid; the message names the file.
         VerifierError: VAL is missing, was killed, timed out or printed an unknown report, twice.
+        CannotWriteError: the disk of the folder for temporary files is full.
     """
     inputs = read_inputs(domain, problem)
     reason = ""
@@ -107,15 +108,14 @@ class _ValRun:
     def with_rewritten_problem(self, goal: str | None = None) -> _ValRun:
         """Return the run for a rewritten copy of the problem; see `inputs.rewrite_problem`."""
         copy = self.folder / "problem.pddl"
-        copy.write_text(rewrite_problem(self.problem, goal), encoding="utf-8")
+        temporary.write_file(copy, rewrite_problem(self.problem, goal))
         return replace(self, problem=copy)
 
 
 def _run_val(program: Path, domain: Path, problem: Path, plan: Plan, inputs: Inputs, timeout: float) -> Outcome:
-    with TemporaryDirectory(prefix="planward-val-") as name:
-        folder = Path(name)
+    with temporary.open_folder() as folder:
         file = folder / "plan"
-        file.write_text(plan.text, encoding="ascii", newline="\n")
+        temporary.write_file(file, plan.text)
         val_run = _ValRun(program, domain, problem, file, folder, timeout)
         # VAL reports a failed preference as it reports a failed constraint.
         report = (val_run.with_rewritten_problem() if inputs.has_preferences else val_run).run()
