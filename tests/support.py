@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -43,6 +44,15 @@ def write_lines(path: Path, lines: Iterable[dict[str, Any] | bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     path.write_bytes(b"".join(line + b"\n" for line in raw))
+
+
+def list_command_as_user() -> list[str]:
+    """What to put in front of a command so that permissions of files hold for it: they do not for root."""
+    if os.geteuid():
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv, or a user other than root")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 
 @contextmanager

@@ -5,81 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from support import ROOT
-
-PIPELINE = """\
-stages:
-  base:
-    cmd: mkdir -p results && cp source.txt results/base.txt && echo base >> ran.txt
-    outs: [results/base.txt]
-  data:
-    cmd: mkdir -p results && cp source.txt results/data.txt && echo data >> ran.txt
-    deps: [source.txt]
-    outs: [results/data.txt]
-  train:
-    matrix: {seed: [1, 2]}
-    cmd: >-
-      mkdir -p results/models && cp results/data.txt results/models/m-${item.seed}.txt
-      && echo answer >> results/kept-${item.seed}.txt && echo train-${item.seed} >> ran.txt
-    deps: [results/base.txt, results/data.txt]
-    outs:
-      - results/models/m-${item.seed}.txt
-      - results/kept-${item.seed}.txt: {persist: true}
-  report:
-    cmd: cat results/models/*.txt > results/report.html && echo report >> ran.txt
-    deps: [results/models]
-    outs: [results/report.html]
-    meta: {snakemake: {resources: {gpu: 1}}}
-"""
-
-
-class Pipeline:
-    """A project with the repository's rules and other stages."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in ("Snakefile", ".dvcignore", "params.yaml"):
-            shutil.copy(ROOT / name, folder / name)
-        for name in ("workflow/rules", "profiles/default"):
-            shutil.copytree(ROOT / name, folder / name)
-        (folder / "dvc.yaml").write_text(PIPELINE)
-        (folder / "source.txt").write_text("text")
-        (folder / ".gitignore").write_text("/.snakemake/\n/logs/\n/results/\n/ran.txt\n")
-        self.run("git", "init", "--quiet")
-        self.run("dvc", "init", "--quiet")
-        self.run("dvc", "repro", "--quiet", "base")
-        self.run("dvc", "freeze", "base")
-        self.snakemake("--cores", "2")
-        self.run("git", "add", ".")
-        self.run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "state")
-
-    def run(self, *command: str) -> str:
-        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-    def snakemake(self, *options: str) -> str:
-        return self.run("snakemake", *options)
-
-    def list_new_runs(self, *command: str) -> set[str]:
-        """The stages whose commands ran, not those that DVC skipped or took from its cache."""
-        log = self.folder / "ran.txt"
-        before = len(log.read_text().split())
-        self.run(*command)
-        return set(log.read_text().split()[before:])
-
-    def check_finished(self) -> None:
-        assert "up to date" in self.run("dvc", "status")
-        assert (self.folder / "results/report.html").read_text() == "texttext"
+from instant_pipeline import Pipeline
 
 
 @pytest.fixture(scope="module")
