@@ -48,6 +48,19 @@ evaluate: {shots: [0], samples: {count: 0, methods: []}}
 transfer: {methods: [], renamed: 0, unseen: 0, dataset_size: 10}
 ablations: {dataset_size: 10, run: []}
 """  # laid over workflow/recipes/quick.yaml
+MODELS = """
+base:
+  batch_tokens: 1024
+  hidden_size: 32
+  intermediate_size: 64
+  layers: 1
+  precision: float32
+  validation: 5
+  compile: false
+  save_steps: 4
+  phases: [{steps: 8}, {steps: 8}]
+economy: {households: 60, months: 24, steps: 12, validation: 10, save_steps: 4}
+"""  # laid over models/params.yaml
 SET_UP = (
     "git init --quiet",
     "git add --all",
@@ -55,17 +68,31 @@ SET_UP = (
     "planward params workflow/recipes/quick.yaml",
     "planward params recipe.yaml",
 )
-DATA = "results/score/metrics.json"
+DATA = "snakemake --cores 2 results/score/metrics.json"
 COMMANDS = {
     "snakemake": "snakemake --cores 2 results/predictions/grpo-10-3407.json",
     "dvc": "dvc repro evaluate@grpo-10-3407",
     "sft": "dvc repro --single-item sft@10-3407",
     "snakemake-sft": "snakemake --cores 2 results/models/sft-10-3407",
+    "grpo": "dvc repro --single-item grpo@10-3407",
+    "selector": "dvc repro --single-item workflow/selectors/dvc.yaml:sft@10-3407",
+    "base": "dvc repro --single-item models/dvc.yaml:base",
+    "adapter": "dvc repro --single-item models/dvc.yaml:adapter",
 }
+PREPARATION = {
+    "grpo": "snakemake --cores 2 --until schedule start",
+    "selector": "dvc repro workflow/selectors/dvc.yaml:embed workflow/selectors/dvc.yaml:beams@train",
+    "base": "dvc unfreeze models/dvc.yaml:base",
+    "adapter": "dvc unfreeze models/dvc.yaml:adapter",
+}  # what a command needs beside the data stages
 VICTIMS = {
     "snakemake": ("all", "snakemake", "dvc", "stage"),
     "dvc": ("all", "dvc", "stage"),
     "sft": ("dvc", "stage"),
+    "grpo": ("dvc", "stage"),
+    "selector": ("stage",),
+    "base": ("stage",),
+    "adapter": ("stage",),
 }  # of a campaign
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 RUN_S = 900  # any run takes less
@@ -99,13 +126,15 @@ class Campaign:
         ready = folder / "ready"
         copy_project(ready)
         (ready / "recipe.yaml").write_text(PARAMS, encoding="utf-8")
-        for command in SET_UP:
+        shrink_models(ready / "models/params.yaml")
+        for command in (*SET_UP, DATA):
             self._finish(command, ready)
-        self._finish(f"snakemake --cores 2 {DATA}", ready)
 
     def measure(self, command: str) -> None:
-        """Run a command without interruption."""
-        project = self._copy(f"whole-{command}")
+        """Run a command without interruption, after what it needs."""
+        if command in PREPARATION:
+            self._finish(PREPARATION[command], self._copy("ready", f"ready-{command}"))
+        project = self._copy_ready(command, f"whole-{command}")
         start = time.perf_counter()
         self._finish(COMMANDS[command], project)
         self.seconds[command] = time.perf_counter() - start
@@ -117,7 +146,7 @@ class Campaign:
         Raises:
             TooLate: the command or the process to kill had ended before.
         """
-        project = self._copy("trial")
+        project = self._copy_ready(trial.command, "trial")
         with (project / "killed.log").open("w") as log:
             process = start(COMMANDS[trial.command], project, log)
             victims = wait_for_victims(process, trial, project)
@@ -143,10 +172,13 @@ class Campaign:
             shutil.rmtree(project)
         return faults
 
-    def _copy(self, name: str) -> Path:
-        project = self.folder / name
-        shutil.copytree(self.folder / "ready", project, symlinks=True)
-        return project
+    def _copy_ready(self, command: str, name: str) -> Path:
+        """Copy the project in which all is done that a command needs."""
+        return self._copy(f"ready-{command}" if command in PREPARATION else "ready", name)
+
+    def _copy(self, source: str, name: str) -> Path:
+        shutil.copytree(self.folder / source, self.folder / name, symlinks=True)
+        return self.folder / name
 
     def _finish(self, command: str, project: Path) -> None:
         with (project / "whole.log").open("w") as log:
@@ -185,6 +217,16 @@ def copy_project(folder: Path) -> None:
         if (ROOT / name).is_file() and (not name.endswith("dvc.lock") or name == "models/dvc.lock"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
+
+
+def shrink_models(file: Path) -> None:
+    """Lay MODELS over a file of parameters; phases one by one."""
+    values, changes = yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_load(MODELS)
+    for phase, change in zip(values["base"]["phases"], changes["base"].pop("phases"), strict=True):
+        phase.update(change)
+    for section, change in changes.items():
+        values[section].update(change)
+    file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 
 def draw_trials(rng: Random, count: int, seconds: dict[str, float]) -> Iterator[Trial]:
@@ -279,9 +321,9 @@ def find_remains(project: Path) -> list[Path]:
 
 
 def read_hashes(project: Path) -> dict[str, str]:
-    """The hash of every output in dvc.lock and workflow/*/dvc.lock, without those of timings and of the page."""
+    """The hash of every output in all dvc.lock files, without those of timings and of the page."""
     hashes = dict[str, str]()
-    for lock in (project / "dvc.lock", *sorted(project.glob("workflow/*/dvc.lock"))):
+    for lock in (project / "dvc.lock", project / "models/dvc.lock", *sorted(project.glob("workflow/*/dvc.lock"))):
         for stage in yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values():
             for out in stage.get("outs", []):
                 if "timing" not in out["path"] and not out["path"].endswith("report.html"):  # which shows timings
