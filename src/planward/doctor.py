@@ -36,7 +36,7 @@ from planward.core.recipes import apply_recipe, check_params
 from planward.core.registry import load_params, task_names
 from planward.loggers import list_missing
 from planward.params import PARAMS_FILE, Params, ParamsError
-from planward.preflight.checks import find_faults, list_names
+from planward.preflight.checks import find_faults, list_names, list_warnings
 from planward.preflight.resources import GIB, format_size, measure_folders, measure_free_memory
 from planward.preflight.stages import read_stages
 from planward.preflight.verifier import list_val_faults
@@ -346,6 +346,8 @@ def inspect_needs() -> Finding:
     stages = read_stages()
     if faults := find_faults(stages):
         return _build_failure("needs", [f"{list_names(names)}: {fault}" for fault, names in faults.items()])
+    if warnings := list_warnings(stages):
+        return Finding("needs", "warn", *warnings[0].rsplit("; fix: ", 1))
     return Finding("needs", "ok", f"all that {len(stages)} stages ask for is here")
 
 

@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 
 from endpoint_server import serve_replies
 from planward.cli import app
+from planward.inference import precision
 from planward.inference.models import load_weights
 from planward.params import LoggingConfig, ParamsError
 from planward.preflight.resources import measure_free_memory
 from planward.preflight.services import list_logger_faults
 from planward.tasks.planning.config import PlanningParams
-from support import ROOT, mount, write_lines
+from support import ROOT, list_command_as_user, mount, write_lines
 
 BASE = ("evaluate", "--method", "base")
 SFT = ("sft", "--size", "8", "--seed", "5")
@@ -75,10 +76,13 @@ def parse_faults(output: str) -> list[str]:
 
 
 def run_process(*command: str, **environment: str) -> str:
-    """Run a stage that fails in a process of its own, with a home that has no keys; what it prints."""
+    """Run a stage that fails in a process of its own, with a home that has no keys; what it prints.
+
+    Permissions of files hold for it, also where the tests run as root.
+    """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     home = {"HOME": str(Path.cwd()), "NETRC": str(Path("netrc").absolute())}
-    command = (sys.executable, "-m", "planward", *command)
+    command = (*list_command_as_user(), sys.executable, "-m", "planward", *command)
     done = subprocess.run(command, capture_output=True, text=True, env=variables | home | environment)
     assert done.returncode == 2, done.stderr
     return done.stderr
@@ -219,11 +223,45 @@ def test_an_endpoint_whose_answers_are_stored_needs_nothing(write_params: WriteP
         assert "has no tokenizer" in fault
 
 
+@without_gpu
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_a_processor_without_bfloat16_is_warned_of(
+    write_params: WriteParams, monkeypatch: pytest.MonkeyPatch, has_instructions: bool
+) -> None:
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: has_instructions)
+    write_params(model={"precision": "bfloat16"})
+    output = CliRunner().invoke(app, BASE).output
+    assert UNLOADABLE in output
+    warning = "warning: params.yaml: model.precision: this processor has no instructions for bfloat16"
+    assert output.count(warning) == (not has_instructions)
+    write_params()
+    assert "warning" not in CliRunner().invoke(app, BASE).output
+
+
 @pytest.mark.usefixtures("write_params")
 def test_a_read_only_folder_is_named() -> None:
     with mount("results", "ro"):
         [fault] = list_faults(*BASE)
     assert "results: cannot be written" in fault
+
+
+@pytest.mark.usefixtures("write_params")
+def test_folders_without_permission_are_named() -> None:
+    for name in ("results", ".checkpoints"):
+        Path(name).mkdir()
+        Path(name).chmod(0o500)
+    results, checkpoints = parse_faults(run_process(*SFT))
+    assert results.startswith("results: cannot be written by ")
+    assert results.endswith("; fix: chmod or chown it, or mount it writable")
+    assert checkpoints.startswith(".checkpoints: cannot be written by ")
+
+
+@pytest.mark.usefixtures("write_params")
+def test_a_file_that_may_not_be_read_is_named() -> None:
+    Path("model/config.json").chmod(0)
+    [fault] = parse_faults(run_process(*BASE))
+    assert fault.startswith("model/config.json: ")
+    assert "Permission denied" in fault
 
 
 @pytest.mark.usefixtures("write_params")

@@ -16,6 +16,7 @@ from transformers import LlamaConfig
 
 from planward.core.hashing import hash_fraction
 from planward.core.verdicts import Label
+from planward.inference.precision import Precision
 from planward.pddl.canonical import hash_without_constraints
 from planward.pddl.simulation import verify_plan
 from planward.pretraining.base_model import PackedBatches, ProblemSampler, pretrain, shuffle_declarations
@@ -144,16 +145,21 @@ def network(tokens: list[str]) -> BaseModelNetwork:
         pad_token_id=0,
         bos_token_id=None,
     )
-    return BaseModelNetwork(config, [*SPECIAL, *tokens])
+    return BaseModelNetwork(config, [*SPECIAL, *tokens], "bfloat16")
 
 
-def test_trained_network_is_the_llama_that_is_saved(network: BaseModelNetwork, tokens: list[str]) -> None:
+@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.01), ("float32", 1e-6)])
+def test_trained_network_is_the_llama_that_is_saved(
+    network: BaseModelNetwork, tokens: list[str], precision: Precision, tolerance: float
+) -> None:
+    network = deepcopy(network)
+    network.precision = precision
     batch = torch.randint(3, len(tokens), (4, 24), generator=torch.Generator().manual_seed(2))
     labels = torch.where(torch.arange(24) < 6, IGNORED_LABEL, batch)
     model = network.build_model()
     with torch.no_grad():
         expected = model(input_ids=batch, labels=labels).loss
-        assert float(network(batch, labels)) == pytest.approx(float(expected), rel=0.01)  # bfloat16
+        assert float(network(batch, labels)) == pytest.approx(float(expected), rel=tolerance)
     assert model.config._attn_implementation == "sdpa"
     assert model.lm_head.weight is model.get_input_embeddings().weight
 

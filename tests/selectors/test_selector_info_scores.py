@@ -18,6 +18,7 @@ from planward.core.prompts import PromptTooLong, encode_prompt
 from planward.core.records import Record, read_records
 from planward.core.registry import load_task
 from planward.core.tasks import NO_RENAMING, Messages, Renaming, Task
+from planward.inference import precision
 from planward.params import Params
 from planward.selectors.config import SelectorsConfig
 from planward.selectors.info_scores import InfoScorer
@@ -214,6 +215,16 @@ def test_a_search_in_bfloat16_returns_float32_scores(
     scores = [beam.score for beam in row.beams]
     assert scores == pytest.approx(score_one_by_one(TASK, *network, prompts), abs=1e-4)
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_auto_precision_is_bfloat16_only_where_the_device_has_it(
+    monkeypatch: pytest.MonkeyPatch, has_instructions: bool
+) -> None:
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: has_instructions)
+    assert precision.choose_precision("auto", "cpu") == ("bfloat16" if has_instructions else "float32")
+    assert precision.choose_precision("bfloat16", "cpu") == "bfloat16"
+    assert precision.choose_precision("float32", "cpu") == "float32"
 
 
 def test_a_pool_that_is_too_small_raises(network: tuple[Any, Any], config: SelectorsConfig, shipped: Params) -> None:

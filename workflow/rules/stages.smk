@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 from snakemake.exceptions import WorkflowError
 
@@ -56,6 +57,7 @@ def check_jobs():
     done = subprocess.run(["planward", "preflight", *options, *stages], capture_output=True, text=True)
     if done.returncode:
         raise WorkflowError(f"{done.stderr.strip()}\n(snakemake --no-hooks leaves these checks to each job)")
+    print(done.stderr, file=sys.stderr, end="")
 
 
 onstart:

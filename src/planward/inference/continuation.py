@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from planward.inference.cache import PreallocatedLayer, has_only_full_layers
-
-Precision = Literal["float32", "bfloat16"]
+from planward.inference.precision import Precision
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,22 @@ def list_backend_faults(model: ModelConfig, task: str, *, local: bool) -> list[s
     return faults
 
 
+def list_precision_warnings(precision: str, source: str) -> list[str]:
+    """Return that this machine has no instructions for a precision; results are right, and take long.
+
+    Args:
+        source: file and key that name it.
+    """
+    if precision != "bfloat16" or has_cuda():
+        return []
+    from planward.inference.precision import has_bfloat16
+
+    if has_bfloat16("cpu"):
+        return []
+    text = "this processor has no instructions for bfloat16, and can take 100 times as long as with float32"
+    return [f"{source}: {text}; fix: float32"]
+
+
 def list_unsloth_faults(params: Params) -> list[str]:
     """Return which parameter of GRPO Unsloth would ignore, where `model.backend` asks for it or would choose it."""
     backend, may_be_chosen = params.model.backend, find_spec("unsloth") is not None and has_cuda()

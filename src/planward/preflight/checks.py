@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from planward.params import Params
 from planward.preflight.backends import (
     list_attention_faults,
     list_backend_faults,
+    list_precision_warnings,
     list_unsloth_faults,
     list_vllm_faults,
 )
@@ -43,18 +45,23 @@ class PreflightError(ValueError):
 
 
 def check_stage(stage: StageNeeds, params: Params) -> None:
-    """Check a stage that is about to run; raises PreflightError with all its faults."""
+    """Check a stage that is about to run, and print warnings; raises PreflightError with all its faults."""
     preflight = _Preflight([stage], local=True)
+    print_warnings(list_warnings([stage]))
     if faults := preflight.list_faults(stage, params) + preflight.list_disk_faults():
         raise PreflightError("\n".join([f"{stage.label} cannot run: {_count(faults)}", *(f"  {f}" for f in faults)]))
 
 
 def check_stages(stages: Sequence[StageNeeds], *, local: bool = True) -> None:
-    """Check stages before the first of them runs; raises PreflightError with all faults, and the stages concerned.
+    """Check stages before the first of them runs, and print warnings.
+
+    Raises PreflightError with all faults, and the stages concerned.
 
     Args:
         local: on this machine, so that its GPU and memory count.
     """
+    if local:
+        print_warnings(list_warnings(stages))
     if faults := find_faults(stages, local=local):
         lines = [f"  {fault} ({list_names(names)})" for fault, names in faults.items()]
         raise PreflightError("\n".join([f"stages cannot run: {_count(lines)}", *lines]))
@@ -69,6 +76,24 @@ def find_faults(stages: Sequence[StageNeeds], *, local: bool = True) -> dict[str
     for fault in preflight.list_disk_faults():
         faults[fault] = list(preflight.disk_uses)
     return dict(faults)
+
+
+def list_warnings(stages: Sequence[StageNeeds]) -> list[str]:
+    """Return what would make stages slow on this machine."""
+    warnings = list[str]()
+    for stage in stages:
+        if stage.family == "selectors-beams":
+            source = f"{paths.params_file(SELECTORS_TRACK)}: precision"
+            warnings += list_precision_warnings(load_selectors_config().precision, source)
+        elif Need.WEIGHTS in stage.needs and stage.track != SELECTORS_TRACK:
+            source = f"{paths.params_file(stage.task)}: model.precision"
+            warnings += list_precision_warnings(load_params(stage.task).model.precision, source)
+    return list(dict.fromkeys(warnings))
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
 def list_names(names: Sequence[str]) -> str:

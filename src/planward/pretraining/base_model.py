@@ -235,7 +235,7 @@ def build_network(params: BaseModelConfig, tokens: Sequence[str]) -> BaseModelNe
         eos_token_id=SPECIAL.index(END),
         pad_token_id=SPECIAL.index(PAD),
     )
-    return BaseModelNetwork(config, [*SPECIAL, *tokens], compiled=params.compile)
+    return BaseModelNetwork(config, [*SPECIAL, *tokens], params.precision, compiled=params.compile)
 
 
 def pretrain(

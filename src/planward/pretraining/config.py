@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -40,9 +40,10 @@ class BaseModelConfig(Section):
     layers: int = Field(gt=0)
     heads: int = Field(gt=0)
     initializer_range: float = Field(gt=0)
+    precision: Literal["float32", "bfloat16"]
     compile: bool
     save_steps: int = Field(gt=0)
-    validation: int = Field(gt=0)
+    validation: int = Field(ge=5)  # a query and up to four worked examples
     phases: list[PhaseConfig] = Field(min_length=1)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, embedding, linear
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 
+from planward.inference.precision import Precision
 from planward.pretraining.vocabulary import list_parts
 
 IGNORED_LABEL = -100  # of a token that is left out of the loss
@@ -24,14 +25,16 @@ DENSE_ATTENTION = "planward-dense"
 def attend(
     _: nn.Module, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *__: Any, scaling: float, **___: Any
 ) -> tuple[torch.Tensor, None]:
-    """Attend causally by plain matrix products in bfloat16; for sequences without padding on the left.
+    """Attend causally by plain matrix products, in the type of autocast; for sequences without padding on the left.
 
     Shapes are [batch, heads, length, width], with as many heads of keys as of queries; the result's is [batch, length,
     heads, width]. Faster for short sequences on a CPU than torch's fused attention (`benchmarks/base_step.py`).
     """
     batch, heads, length, width = queries.shape
-    flat = [tensor.reshape(batch * heads, length, width).to(torch.bfloat16) for tensor in (queries, keys, values)]
-    mask = torch.full((length, length), -torch.inf, dtype=torch.bfloat16, device=queries.device).triu(1)
+    device = queries.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else queries.dtype
+    flat = [tensor.reshape(batch * heads, length, width).to(dtype) for tensor in (queries, keys, values)]
+    mask = torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu(1)
     scores = torch.baddbmm(mask.expand(batch * heads, length, length), flat[0], flat[1].transpose(1, 2), alpha=scaling)
     attended = torch.bmm(torch.softmax(scores, -1), flat[2])
     return attended.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
@@ -72,11 +75,16 @@ class ComposedEmbedding(nn.Module):
 class BaseModelNetwork(nn.Module):
     """A Llama with composed, tied embeddings, and its loss on the labelled tokens.
 
-    Compiling it needs a C++ compiler.
+    Args:
+        precision: of matrix products in training; bfloat16 leaves weights and loss in float32 (torch.autocast).
+        compiled: by torch.compile, which needs a C++ compiler.
     """
 
-    def __init__(self, config: LlamaConfig, tokens: Sequence[str], *, compiled: bool = False) -> None:
+    def __init__(
+        self, config: LlamaConfig, tokens: Sequence[str], precision: Precision, *, compiled: bool = False
+    ) -> None:
         super().__init__()
+        self.precision = precision
         self.config = deepcopy(config)  # which Trainer changes
         self._saved_config = config
         self.layers = LlamaForCausalLM(deepcopy(config)).model
@@ -95,7 +103,7 @@ class BaseModelNetwork(nn.Module):
         """Return the cross-entropy of the labelled tokens; no logits are computed for the others, four in five."""
         targets = labels[:, 1:]
         labelled = targets != IGNORED_LABEL
-        with torch.autocast(input_ids.device.type, torch.bfloat16):
+        with torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             states, rows = self._compute(input_ids)
             logits = linear(states[:, :-1][labelled], rows)
         return cross_entropy(logits.float(), targets[labelled])

@@ -90,7 +90,7 @@ class SelectorsConfig(Section):
     pool: int = Field(gt=0)
     beams: int = Field(ge=2)
     shortlist: int | None = Field(gt=0)
-    precision: Literal["float32", "bfloat16"]
+    precision: Literal["auto", "float32", "bfloat16"]
     batch_tokens: int = Field(gt=0)
     validation: int = Field(gt=0)
     test: int = Field(gt=0)

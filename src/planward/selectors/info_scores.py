@@ -13,7 +13,8 @@ import torch
 from planward.core.prompts import PromptTooLong, encode_completion
 from planward.core.records import Record
 from planward.core.tasks import Task
-from planward.inference.continuation import Precision, PrefixDecoder, PrefixStates
+from planward.inference.continuation import PrefixDecoder, PrefixStates
+from planward.inference.precision import Precision
 from planward.selectors.batching import batch_by_length
 from planward.selectors.prefix_groups import PrefixGroup, Tokens, group_by_prefix
 from planward.selectors.prompts import PromptEncoder, PromptParts

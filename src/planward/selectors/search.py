@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from planward.core.records import Record
 from planward.core.tasks import Task
-from planward.inference.continuation import Precision
+from planward.inference.precision import Precision
 from planward.params import PromptConfig
 from planward.selectors.beams import Beam, QueryBeams
 from planward.selectors.config import SelectorsConfig

@@ -32,6 +32,7 @@ def run(params: PlanningParams, config: SelectorsConfig, split: Split) -> None:
     Raises:
         ValueError: the training split holds too few candidates, or a query has no reference plan.
     """
+    from planward.inference.precision import choose_precision
     from planward.selectors.beam_quality import compute_quality, compute_quality_by_domain
     from planward.selectors.beams import write_beams
     from planward.selectors.frozen_model import load_frozen_model
@@ -47,10 +48,10 @@ def run(params: PlanningParams, config: SelectorsConfig, split: Split) -> None:
         queries = select_balanced(read_records(dialects / "test.jsonl"), config.test)
     pools = {q.id: sample_pool(q, training, task.core_digest, config.pool, str(params.seed)) for q in queries}
     model, tokenizer = load_frozen_model(params, config)
+    precision = choose_precision(config.precision, model.device.type)
+    print(f"search in {precision}")
     tally = Counter[str]()
-    rows = search_beams(
-        task, model, tokenizer, queries, pools, config, params.prompt, tally=tally, precision=config.precision
-    )
+    rows = search_beams(task, model, tokenizer, queries, pools, config, params.prompt, tally=tally, precision=precision)
     if split == "train":
         rows = add_verdicts(rows, {record.id: record for record in training}, task, model, tokenizer, params)
     write_beams(out / f"{split}.json", rows)
