@@ -52,7 +52,7 @@ def plan(
     ] = 1,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="Of the samples; 0 is greedy decoding.", show_default="0, with --samples 1.0"),
+        typer.Option(min=0, help="Of the samples; 0 is greedy decoding.", show_default="0, or 1.0 for several samples"),
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Draw all samples and print the valid plan of the lowest cost.")

@@ -103,7 +103,7 @@ def evaluate(
     engine: EngineName = Engine.local,
     address: Address = None,
 ) -> None:
-    """Complete every test problem with 0 to 4 worked examples; VAL gives the verdicts."""
+    """Complete every test problem with each number of worked examples in evaluate.shots, and judge the plans."""
     from planward.stages import evaluate as stage
 
     run = _build_run(method, size, seed)

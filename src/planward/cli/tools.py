@@ -212,7 +212,7 @@ def power(
     confidence: Annotated[
         float | None, typer.Option(min=0.5, max=0.9999, help="Of the test; without, compare.confidence in params.yaml.")
     ] = None,
-    power: Annotated[float, typer.Option(min=0.5, max=0.9999, help="With which the difference is to be found.")] = 0.8,
+    power: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Probability of finding the difference.")] = 0.8,
     comparisons: Annotated[
         int, typer.Option(min=1, help="Made in one table: alpha is divided by it, as in Holm's first step.")
     ] = 1,
