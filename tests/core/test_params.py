@@ -252,6 +252,13 @@ def test_a_recipe_is_laid_over_those_it_extends(root: Path, tmp_path: Path) -> N
     assert load_params("economy", root).grpo.steps == 9
 
 
+def test_values_of_planning_are_at_the_top_of_a_recipe(root: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("planning: {seed: 1}")
+    with pytest.raises(ParamsError, match="planning: unknown key"):
+        apply_recipe(recipe, root)
+
+
 def test_recipes_do_not_extend_each_other_in_a_circle(root: Path, tmp_path: Path) -> None:
     for one, other in (("a", "b"), ("b", "a")):
         (tmp_path / f"{one}.yaml").write_text(f"extends: {other}.yaml\nseed: 1")

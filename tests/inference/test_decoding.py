@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,9 @@ import letters
 from planward.inference import decoding
 from planward.inference.attention import group_queries
 from planward.inference.decoding import generate_greedy
+from planward.inference.models import load_model
 from planward.inference.sampling import generate_samples
+from planward.inference.vllm import build_sampling_arguments
 
 MAX_NEW_TOKENS = 24
 
@@ -114,6 +117,18 @@ def test_greedy_completions_equal_generate(
     assert torch.equal(torch.get_rng_state(), state)
     assert len({len(text.split()) for text in expected}) > 3  # finished rows were dropped
     assert len(set(expected)) > 15
+
+
+def test_a_completion_ends_with_any_token_that_the_model_names(tokenizer: Any, tmp_path: Path) -> None:
+    letters.write_base(tmp_path)
+    file = tmp_path / "generation_config.json"
+    turn_end = tokenizer.eos_token_id + 1
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": [turn_end]}))
+    settings = letters.build_params().model
+    for training, ends in ((True, tokenizer.eos_token_id), (False, [tokenizer.eos_token_id, turn_end])):
+        network, _ = load_model(settings, str(tmp_path), 32, 0, training=training)
+        assert network.generation_config.eos_token_id == ends
+    assert build_sampling_arguments(str(tmp_path), tokenizer, 8).stop_token_ids == ends
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -115,6 +115,8 @@ def test_a_server_samples_what_is_asked_for(base: str) -> None:
     assert [[sample.text for sample in row] for row in samples] == [[sample.text for sample in row] for row in expected]
     assert len({sample.text for sample in samples[0]}) > 1
     assert [(request["n"], request["temperature"], request["seed"]) for request in requests] == [(5, 1.5, 11)] * 3
+    for request in requests:  # `vllm serve` would take what is missing from the model's generation_config.json
+        assert {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}.items() <= request.items()
 
 
 def test_a_server_with_other_weights_is_refused(base: str) -> None:

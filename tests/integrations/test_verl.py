@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, get_scheduler
@@ -236,6 +237,11 @@ def test_rewards_need_only_the_exported_folder(exported: ExportedRun, tmp_path: 
     assert json.loads(done.stdout) == [
         score_completion(exported, row, text)["score"] for row, text in zip(exported.rows, texts, strict=True)
     ]
+
+
+def test_no_variant_is_exported_whose_keys_the_run_has_moved(exported: ExportedRun) -> None:
+    document = yaml.safe_load((exported.folder / "params.yaml").read_text())
+    assert (document["ablations"]["run"], document["ablations"]["variants"]) == ([], {})
 
 
 def test_the_manifest_holds_the_runs_identity(exported: ExportedRun) -> None:

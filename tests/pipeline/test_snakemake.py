@@ -63,6 +63,13 @@ def test_garbage_collection_keeps_what_the_lock_names(pipeline: Pipeline) -> Non
     pipeline.check_finished()
 
 
+def test_files_that_dvc_add_tracks_are_no_rules(pipeline: Pipeline) -> None:
+    (pipeline.folder / "own").mkdir()
+    (pipeline.folder / "own/problems.jsonl").write_text("{}")
+    pipeline.run("dvc", "add", "own")
+    assert "Nothing to be done" in pipeline.snakemake("-n")
+
+
 def test_the_main_process_decides_whether_stages_request_a_gpu(pipeline: Pipeline) -> None:
     node = pipeline.folder / "node"
     node.mkdir()

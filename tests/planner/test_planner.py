@@ -298,6 +298,11 @@ def test_folder_continues_where_it_was_stopped(planner: Planner, folder: SimpleN
     changed.write_text(changed.read_text() + "\n; edited\n")
     assert plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig()).known == 2
     assert "from before" not in results.read_text()
+    plan = (folder.out / marked["problem"]).with_suffix(".plan")
+    assert plan.exists()
+    changed.write_text("(define (problem p)")  # which cannot be planned for
+    assert plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig()).quarantined == 3
+    assert not plan.exists()
 
 
 def test_folder_refuses_results_of_other_settings(planner: Planner, folder: SimpleNamespace) -> None:

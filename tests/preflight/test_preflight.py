@@ -24,8 +24,11 @@ from planward.cli import app
 from planward.inference import precision
 from planward.inference.models import load_weights
 from planward.params import LoggingConfig, ParamsError
+from planward.preflight import resources
+from planward.preflight.checks import find_faults
 from planward.preflight.resources import measure_free_memory
 from planward.preflight.services import list_logger_faults
+from planward.preflight.stages import StageNeeds
 from planward.tasks.planning.config import PlanningParams
 from support import ROOT, list_command_as_user, mount, write_lines
 
@@ -419,6 +422,24 @@ def test_chat_prompts_need_a_template_and_a_chat_template_that_takes_their_turns
     Path("model/chat_template.jinja").write_text("{% for turn in messages %}")
     [fault] = list_faults(*BASE)
     assert "the chat template is faulty: line 1" in fault
+    Path("model/chat_template.jinja").write_text("{% for turn in messages %}{{ turn.content }}{% endfor %}")
+    Path("prompt.jinja").write_text("{% block user %}{{ problem }{% endblock %}")
+    write_params(prompt={"style": "full", "template": "prompt.jinja"})
+    assert list_faults(*BASE) == ["prompt.jinja:1: unexpected '}'; fix: correct the template"]
+
+
+def test_weights_on_a_server_take_no_memory_here(write_params: WriteParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "measure_free_memory", lambda: 1)
+    monkeypatch.setattr(resources, "has_cuda", lambda: False)
+    assert any("of memory are free" in fault for fault in list_faults(*BASE))
+    with serve_replies() as server:
+        write_params(model={"generation": "vllm", "vllm": {"mode": "server", "url": server.url}})
+        assert UNLOADABLE in CliRunner().invoke(app, BASE).output
+        assert any("of memory are free" in fault for fault in list_faults(*SFT))
+
+
+def test_stages_that_need_nothing_have_no_parameters_of_a_task() -> None:
+    assert not find_faults([StageNeeds("base", "models")])
 
 
 def test_without_val_no_verdict_is_promised(write_params: WriteParams, monkeypatch: pytest.MonkeyPatch) -> None:

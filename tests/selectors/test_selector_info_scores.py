@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 import letters
 from planward.core.prompts import PromptTooLong, encode_prompt
@@ -19,6 +30,7 @@ from planward.core.records import Record, read_records
 from planward.core.registry import load_task
 from planward.core.tasks import NO_RENAMING, Messages, Renaming, Task
 from planward.inference import precision
+from planward.inference.continuation import PrefixDecoder, PrefixStates
 from planward.params import Params
 from planward.selectors.config import SelectorsConfig
 from planward.selectors.info_scores import InfoScorer
@@ -100,6 +112,36 @@ def test_scores_are_those_of_one_sequence_at_a_time(
     assert scores == pytest.approx(score_one_by_one(task, model, tokenizer, prompts), abs=1e-4)
     assert max(scores) - min(scores) > 0.1
     assert sum(progress) == len(prompts)
+
+
+@pytest.mark.parametrize("settings", [{"logits_scaling": 4.0}, {"logit_scale": 0.25}, {"final_logit_softcapping": 2.0}])
+def test_logits_are_scaled_as_the_model_does(settings: dict[str, float]) -> None:
+    """Granite divides, Cohere multiplies, Gemma 2 caps."""
+    classes = {
+        "logits_scaling": (GraniteConfig, GraniteForCausalLM),
+        "logit_scale": (CohereConfig, CohereForCausalLM),
+        "final_logit_softcapping": (Gemma2Config, Gemma2ForCausalLM),
+    }
+    [(config, network_class)] = [classes[name] for name in settings]
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 20}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = network_class(config(**sizes, **heads, **settings)).eval()
+    ids = torch.tensor([[3, 4, 5, 6]])
+    states = PrefixStates([], torch.zeros(1, dtype=torch.long))
+    everywhere = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        decoder = PrefixDecoder(model, "float32")
+        logits = decoder.compute_logits(ids, states, torch.zeros(1, dtype=torch.long), everywhere)
+        torch.testing.assert_close(logits, model(ids).logits[0])
+        assert not torch.allclose(logits, model.get_output_embeddings()(model.get_decoder()(ids).last_hidden_state[0]))
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "sdpa"])
+def test_flash_attention_shares_no_prefixes(network: tuple[Any, Any], attention: str) -> None:
+    model, _ = network
+    model.config._attn_implementation = attention
+    assert PrefixDecoder(model, "bfloat16").shares == (attention == "sdpa")
 
 
 def test_common_prefixes_are_computed_once(network: tuple[Any, Any]) -> None:

@@ -78,6 +78,9 @@ def test_adapter_on_an_adapter_equals_merging() -> None:
     assert load_file("whole/model.safetensors").keys() == load_file("merged-grpo/model.safetensors").keys()
     for name, tensor in load_file("whole/model.safetensors").items():
         assert torch.equal(tensor, load_file("merged-grpo/model.safetensors")[name])
+    done = CliRunner().invoke(app, ["merge", "separate-grpo", "whole"])
+    assert done.exit_code == 2
+    assert "whole: not empty; fix: remove it, or name another folder" in done.output
     assert CliRunner().invoke(app, ["merge", "merged-grpo", "again"]).exit_code == 2
 
 

@@ -10,6 +10,7 @@ import networkx as nx
 from dvc.dependency import ParamsDependency
 from dvc.dvcfile import load_file
 from dvc.repo import Repo
+from dvc.stage import PipelineStage
 from snakemake.exceptions import WorkflowError
 
 from planward.core.dvc_locks import list_lock_faults
@@ -116,10 +117,13 @@ class Family:
 
 
 def list_families():
-    """All families whose stages may run; models/base is frozen: its own pipeline rebuilds it."""
+    """All families whose stages may run; models/base is frozen: its own pipeline rebuilds it.
+
+    What `dvc add` tracks is a stage without a command.
+    """
     groups = {}
     for stage in graph:
-        if not stage.frozen:
+        if isinstance(stage, PipelineStage) and not stage.frozen:
             groups.setdefault((stage.path, stage.name.partition("@")[0]), []).append(stage)
     return [Family(file, name, stages) for (file, name), stages in groups.items()]
 

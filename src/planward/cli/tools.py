@@ -60,6 +60,8 @@ def merge(
     with report_errors():
         if not (model / "adapter_config.json").exists():
             raise ParamsError(f"{model}: holds no adapter_config.json, so it is no adapter's folder")
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ParamsError(f"{out}: not empty; fix: remove it, or name another folder")
         settings = load_params().model.model_copy(update={"backend": "transformers", "load_in_4bit": False})
         models.save_model(*models.load_model(settings, str(model), max_tokens=0, seed=0), out)
         print(f"{out}: full weights")

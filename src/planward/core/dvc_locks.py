@@ -1,13 +1,16 @@
-"""Files dvc.lock that DVC did not finish: killed or on a full disk, it leaves them cut off or empty."""
+"""Files dvc.lock that cannot be read: DVC did not finish them, or Git could not merge them."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import yaml
 
 from planward.core import paths
+
+CONFLICT = re.compile(rb"^<{7} ", re.M)
 
 
 def list_lock_faults() -> list[str]:
@@ -27,9 +30,12 @@ def _is_complete(file: Path) -> bool:
 
 
 def _describe(file: Path) -> str:
+    if CONFLICT.search(file.read_bytes()):
+        choice = f"git checkout --ours {file} (or --theirs)"
+        return f"{file}: a merge conflict; fix: {choice}, git add {file}, then dvc repro"
     is_committed = not subprocess.run(["git", "cat-file", "-e", f"HEAD:./{file}"], capture_output=True).returncode
-    mend = f"git checkout -- {file}" if is_committed else f"rm {file}"
+    command = f"git checkout -- {file}" if is_committed else f"rm {file}"
     return (
-        f"{file}: cut off or empty, as DVC leaves it if it is killed or the disk is full; "
-        f"fix: {mend}, then dvc status; stages that ran since are recorded by running them again, from DVC's run cache"
+        f"{file}: cut off or empty, as DVC leaves it if it is killed or the disk is full; fix: {command}, then "
+        "dvc status; stages that ran since are recorded by running them again, from DVC's run cache"
     )

@@ -54,7 +54,8 @@ def resolve_recipes(recipes: Sequence[Path], root: Path = Path()) -> dict[Path, 
     documents = {track: editor.load(file.read_text(encoding="utf-8")) for track, file in files.items()}
     for recipe in recipes:
         values = read_recipe(recipe)
-        changes = {track: values.pop(track) for track in tracks if track in values} | {MAIN: values}
+        changes = {track: values.pop(track) for track in tracks if track != MAIN and track in values}
+        changes[MAIN] = values
         for track, section in changes.items():
             if not isinstance(section, dict):
                 raise ParamsError(f"{recipe}: {track}: expected keys and values")

@@ -18,6 +18,17 @@ from planward.inference.cache import PreallocatedLayer, has_only_full_layers
 from planward.inference.precision import Precision
 
 
+def scale_logits(logits: Tensor, config: Any) -> Tensor:
+    """Scale the output of the head [N, V] as Granite, Cohere and Gemma 2 do in their own forward pass."""
+    if (factor := getattr(config, "logit_scale", None)) is not None:
+        logits = logits * factor
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        logits = logits / divisor
+    if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
 @dataclass(frozen=True)
 class PrefixStates:
     """Keys and values of G prefixes: for each layer both [G, H, P, D]; no layers if all prefixes are empty."""
@@ -35,7 +46,9 @@ class PrefixDecoder:
 
     def __init__(self, model: Any, precision: Precision) -> None:
         self.model, self.precision, self.device = model.eval(), precision, model.device
-        self.shares = has_only_full_layers(model.config)
+        # FlashAttention takes no mask by token and row, which a shared prefix needs.
+        is_flash = str(getattr(model.config, "_attn_implementation", "")).startswith("flash")
+        self.shares = has_only_full_layers(model.config) and not is_flash
 
     def compute_states(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values, both [B, H, P, D], of prefix tokens [B, P]."""
@@ -49,7 +62,7 @@ class PrefixDecoder:
         with self._autocast():
             hidden = self.model.get_decoder()(input_ids=ids, **inputs).last_hidden_state
         logits: Tensor = self.model.get_output_embeddings()(hidden[positions].to(self.model.dtype))
-        return logits.float()
+        return scale_logits(logits.float(), self.model.config)
 
     def _build_inputs(self, states: PrefixStates, prefixes: Tensor, length: int) -> dict[str, Any]:
         """Return the cache, position ids and 4D attention mask for rows of `length` tokens after their prefixes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,7 +89,7 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
     else:
         network = load_weights(path, torch.bfloat16 if half else torch.float32, model.attention)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    _align_special_tokens(network, tokenizer)
+    _align_special_tokens(network, tokenizer, training=training)
     if not training:
         move_to_gpu(network)  # a trainer moves the network itself
     return network, tokenizer
@@ -290,12 +291,21 @@ def _load_unsloth(model: ModelConfig, path: str, max_tokens: int, seed: int) -> 
             use_gradient_checkpointing=checkpointing,
             random_state=seed,
         )
-    _align_special_tokens(network, tokenizer)
+    _align_special_tokens(network, tokenizer, training=True)
     return network, tokenizer
 
 
-def _align_special_tokens(network: Any, tokenizer: Any) -> None:
-    """Set left padding, and the same end and padding tokens everywhere: generation stops where training ends."""
+def list_end_tokens(end: int, others: int | Sequence[int] | None) -> list[int]:
+    """Return the tokens that end a completion: the tokenizer's, then what `generation_config.json` names beside it."""
+    listed = [] if others is None else [others] if isinstance(others, int) else others
+    return list(dict.fromkeys([end, *listed]))
+
+
+def _align_special_tokens(network: Any, tokenizer: Any, *, training: bool) -> None:
+    """Set left padding, and the same end and padding tokens everywhere: generation stops where training ends.
+
+    Chat models that were not trained here may end their turns with other tokens as well.
+    """
     if tokenizer.eos_token is None:
         raise ValueError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token")
     if tokenizer.pad_token is None:
@@ -303,7 +313,8 @@ def _align_special_tokens(network: Any, tokenizer: Any) -> None:
     tokenizer.padding_side = "left"
     for config in (network.config, network.generation_config):
         config.pad_token_id = tokenizer.pad_token_id
-        config.eos_token_id = tokenizer.eos_token_id
+        ends = list_end_tokens(tokenizer.eos_token_id, None if training else config.eos_token_id)
+        config.eos_token_id = ends[0] if len(ends) == 1 else ends
     network.generation_config._from_model_config = False  # otherwise generation rebuilds it from the model config
 
 

@@ -24,4 +24,7 @@ def has_bfloat16(device_type: str) -> bool:
     """
     if device_type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device_type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if device_type != "cpu":
+        return True
+    is_available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

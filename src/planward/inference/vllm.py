@@ -16,10 +16,11 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from planward.inference.models import BackendError
+from planward.inference.models import BackendError, list_end_tokens
 from planward.params import ModelConfig
 
 REQUEST_TIMEOUT_S = 3600  # for the completions of a batch
+WHOLE_DISTRIBUTION = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # against a model's own
 MAX_ERROR_CHARS = 500  # of a server's error message
 
 
@@ -148,6 +149,7 @@ class VllmServer:
             BackendError: the server refuses a request or fails.
         """
         body = {"max_tokens": max_new_tokens, "temperature": temperature, "n": num_samples, "seed": seed}
+        body |= WHOLE_DISTRIBUTION
         return [
             self._complete([list(prompt)], num_samples, body)
             for prompt in tqdm(prompts, desc="generating", unit="prompt", disable=not progress)
@@ -203,10 +205,12 @@ def build_sampling_arguments(path: str, tokenizer: Any, max_new_tokens: int) -> 
     from transformers import GenerationConfig
 
     try:
-        penalty = GenerationConfig.from_pretrained(path).repetition_penalty
+        config = GenerationConfig.from_pretrained(path)
     except OSError:  # no generation_config.json
-        penalty = None
-    return SamplingArguments(max_new_tokens, [tokenizer.eos_token_id], 1.0 if penalty is None else penalty)
+        config = GenerationConfig()
+    ends = list_end_tokens(tokenizer.eos_token_id, config.eos_token_id)
+    penalty = config.repetition_penalty
+    return SamplingArguments(max_new_tokens, ends, 1.0 if penalty is None else penalty)
 
 
 def check_vllm(model: ModelConfig, path: str) -> None:

@@ -64,8 +64,11 @@ def plan_folder(
         raise ParamsError(f"{folder}: holds no problem files (*.pddl)")
     _check_settings(out / SETTINGS_FILE, _describe_settings(planner, domain, search, examples))
     digests = {file.relative_to(folder).as_posix(): compute_md5(file) for file in files}
-    rows = {row["problem"]: row for row in _read_rows(out / RESULTS_FILE) if digests.get(row["problem"]) == row["md5"]}
-    write_jsonl(out / RESULTS_FILE, rows.values())  # without problems that changed, and a line cut off
+    rows = {row["problem"]: row for row in _read_rows(out / RESULTS_FILE)}
+    for name in [name for name, row in rows.items() if digests.get(name) != row["md5"]]:  # changed, or deleted
+        (out / name).with_suffix(".plan").unlink(missing_ok=True)
+        del rows[name]
+    write_jsonl(out / RESULTS_FILE, rows.values())  # without a line cut off
     known, faults, pending = len(rows), dict[str, str](), list[tuple[str, Conversation]]()
     for name in tqdm([name for name in digests if name not in rows], desc="prompts", unit="problem"):
         try:
@@ -101,7 +104,7 @@ def plan_folder(
 
 
 def _write_plan(file: Path, result: PlanResult) -> None:
-    """Write a valid plan; without one, remove that of an earlier version of the problem."""
+    """Write a valid plan; without one, remove what a killed run has written."""
     if not result.success:
         file.unlink(missing_ok=True)
         return

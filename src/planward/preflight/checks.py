@@ -71,8 +71,9 @@ def find_faults(stages: Sequence[StageNeeds], *, local: bool = True) -> dict[str
     """Return the faults of stages, each with the names of those that it concerns."""
     preflight, faults = _Preflight(stages, local=local), defaultdict[str, list[str]](list)
     for stage in stages:
-        for fault in preflight.list_faults(stage, preflight.load_params(stage.task)):
-            faults[fault].append(stage.label)
+        if stage.needs != Need.NOTHING:
+            for fault in preflight.list_faults(stage, preflight.load_params(stage.task)):
+                faults[fault].append(stage.label)
     for fault in preflight.list_disk_faults():
         faults[fault] = list(preflight.disk_uses)
     return dict(faults)
@@ -169,10 +170,12 @@ class _Preflight:
             faults += list_chat_faults(base if is_made else path, params.prompt)
         if not model.parameters:
             return faults
-        if Need.TRAINING in stage.needs:
+        trains = Need.TRAINING in stage.needs
+        if trains:
             self.disk_uses[stage.label] = compute_disk_use(stage, params, model.parameters)
-        if self.local:
-            trains, grpo = Need.TRAINING in stage.needs, stage.family == "grpo"
+        is_served = (params.model.generation, params.model.vllm.mode) == ("vllm", "server") and not trains
+        if self.local and not (is_served and stage.family in GENERATING):
+            grpo = stage.family == "grpo"
             least = {
                 cuda: compute_least_memory(params, model.parameters, trains=trains, grpo=grpo, cuda=cuda)
                 for cuda in (True, False)

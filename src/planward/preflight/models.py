@@ -126,7 +126,10 @@ def _has_system_text(template: Path | None) -> bool:
     """Whether a prompt template always has a system turn: its block `system` has words outside of conditions."""
     if template is None or not template.is_file():
         return False
-    tree = ImmutableSandboxedEnvironment().parse(read_template(template))
+    try:
+        tree = ImmutableSandboxedEnvironment().parse(read_template(template))
+    except TemplateSyntaxError:  # which list_template_faults names
+        return False
     outputs = (
         part
         for block in tree.find_all(nodes.Block)

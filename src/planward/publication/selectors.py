@@ -122,8 +122,13 @@ class Selector:
             candidates: sample so many of the pool for each query, as in training; None: all of it.
 
         Raises:
-            ValueError: the pool holds fewer examples than `count` for a query, which the message names.
+            ValueError: a query and another problem of the pool have the same id; or the pool holds fewer examples than
+                `count` for a query. The message names it.
         """
+        digests = {record.id: self.task.core_digest(record) for record in pool}
+        for record in queries:
+            if digests.get(record.id, (digest := self.task.core_digest(record))) != digest:
+                raise ValueError(f"{record.id}: the id of a query and of another problem of the pool; fix: unique ids")
         seed, size = str(self.params.seed), len(pool) if candidates is None else candidates
         pools = {query.id: sample_pool(query, pool, self.task.core_digest, size, seed) for query in queries}
         for id, examples in pools.items():

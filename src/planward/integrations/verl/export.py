@@ -77,7 +77,9 @@ def export_run(params: Params, run: Run, cluster: ClusterConfig, folder: Path | 
         ValueError: the schedule does not match the parameters or problems, or a reference completion fails.
         VerifierError: no verdict could be reached.
     """
-    params = params.variant(run.method).move_grpo_lora().model_copy(update={"seed": run.seed})
+    params = params.variant(run.method).move_grpo_lora()
+    ablations = params.ablations.model_copy(update={"run": [], "variants": {}})  # which may change grpo.lora
+    params = params.model_copy(update={"seed": run.seed, "ablations": ablations})
     check_supported(params, cluster)
     results = paths.results(params.task)
     folder = results.export(run) if folder is None else folder
@@ -85,6 +87,8 @@ def export_run(params: Params, run: Run, cluster: ClusterConfig, folder: Path | 
     base = Path(find_start_weights(params, run))
     records = select_training_set(read_records(_require(results.score / "train.jsonl")), run.size)
     problems = select_balanced(read_records(_require(results.score / "validation.jsonl")), params.validation.problems)
+    if not problems:
+        raise ValueError(f"{results.score / 'validation.jsonl'}: verl needs a problem in it; fix: split.validation")
     schedule = pq.read_table(_require(results.schedule(run))).to_pylist()
     _check_schedule(schedule, records, params)
 
