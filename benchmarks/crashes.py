@@ -5,7 +5,7 @@
 Each trial starts from a project whose data stages have run, starts Snakemake, `dvc repro` or a stage's own command,
 and sends SIGKILL, SIGTERM or SIGINT to it, to all of it, to DVC or to the stage. The rerun must end without error, with
 equal hashes, and leave no process, no lock and no partial file. Prints a table of trials by command, victim and signal;
-failed trials stay in FOLDER, if one is named, with the output of both runs.
+failed trials stay in FOLDER, if one is named, with the output of both runs. Ctrl-C ends it with the table so far.
 """
 
 from __future__ import annotations
@@ -199,6 +199,8 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
             except TooLate:
                 tqdm.write(f"{trial}: had ended before, not counted")
                 continue
+            except KeyboardInterrupt:
+                break
             key = (trial.command, trial.victim, trial.number.name)
             counts[key][0] += 1
             counts[key][1] += bool(faults)
@@ -260,12 +262,15 @@ def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """Return a command's exit status; one that hangs is killed."""
+    """Return a command's exit status; one that hangs is killed, and so is one that the user waits for no longer."""
     try:
         return process.wait(RUN_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
 
 
 def wait_for_victims(process: subprocess.Popen[bytes], trial: Trial, project: Path) -> list[psutil.Process]:
