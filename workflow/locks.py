@@ -95,16 +95,16 @@ def find_closure(roots: Iterable[str], distributions: Mapping[str, Distribution]
     Raises:
         KeyError: a required package is not in `distributions`.
     """
-    todo, found = [(Requirement(line), "") for line in roots], set[tuple[str, str]]()
+    todo, resolved = [(Requirement(line), "") for line in roots], set[tuple[str, str]]()
     while todo:
         requirement, parent_extra = todo.pop()
         name = canonicalize_name(requirement.name)
         if CUDA.fullmatch(name) or (requirement.marker and not requirement.marker.evaluate({"extra": parent_extra})):
             continue
-        for extra in {"", *requirement.extras} - {extra for known, extra in found if known == name}:
-            found.add((name, extra))
+        for extra in {"", *requirement.extras} - {extra for known, extra in resolved if known == name}:
+            resolved.add((name, extra))
             todo += [(Requirement(line), extra) for line in distributions[name].requires]
-    return {name for name, _ in found}
+    return {name for name, _ in resolved}
 
 
 def build_locks(project: Mapping[str, Any], distributions: Mapping[str, Distribution]) -> dict[str, str]:

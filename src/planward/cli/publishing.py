@@ -68,13 +68,15 @@ def publish(
         from planward.publication.selectors import publish_selector
         from planward.selectors.config import load_selectors_config
 
-        if found := find_run(run, paths.results(task)):
+        if trained_run := find_run(run, paths.results(task)):
             options = ModelOptions(adapter, base, licence, gguf, check)
-            result = publish_model(load_params(task), found, folder, options)
+            result = publish_model(load_params(task), trained_run, folder, options)
             print(f"{folder}: {result.equal} of {result.total} completions are those that evaluation stored")
-        elif found := find_run(run, paths.SELECTORS):
+        elif trained_run := find_run(run, paths.SELECTORS):
             params: Any = load_params()  # of planning
-            publish_selector(params, load_selectors_config(), found, folder, licence=licence, copy_model=copy_model)
+            publish_selector(
+                params, load_selectors_config(), trained_run, folder, licence=licence, copy_model=copy_model
+            )
             print(f"{folder}: written; planward choose POOL QUERIES --selector {folder}")
         else:
             known = [*list_runs(paths.results(task)), *list_runs(paths.SELECTORS)]

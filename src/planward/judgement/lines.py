@@ -61,12 +61,12 @@ def _read_name(data: dict[str, Any], key: str) -> str | None:
 
 def _read_text(data: dict[str, Any]) -> str:
     """The completion, or the plan as text or as a list of actions."""
-    given = [key for key in ("completion", "plan") if data.get(key) is not None]
-    if len(given) != 1:
-        raise InvalidLine(f"{'both' if given else 'neither'} of `completion` and `plan`: needs one of them")
-    text = data[given[0]]
-    if given == ["plan"] and isinstance(text, list) and all(isinstance(action, str) for action in text):
+    keys = [key for key in ("completion", "plan") if data.get(key) is not None]
+    if len(keys) != 1:
+        raise InvalidLine(f"{'both' if keys else 'neither'} of `completion` and `plan`: needs one of them")
+    text = data[keys[0]]
+    if keys == ["plan"] and isinstance(text, list) and all(isinstance(action, str) for action in text):
         text = "\n".join(text)
     if not isinstance(text, str):
-        raise InvalidLine(f"bad field: `{given[0]}` must be a string{' or a list of them' * (given == ['plan'])}")
+        raise InvalidLine(f"bad field: `{keys[0]}` must be a string{' or a list of them' * (keys == ['plan'])}")
     return text

@@ -109,9 +109,9 @@ def _resolve_files(record: Record, roots: Sequence[Path], place: str) -> Record:
         raise ParamsError(f"{place}: a worked example without `response`, its plan")
     files = {}
     for key, name in (("domain_file", record.meta.domain_file), ("problem_file", record.meta.problem_file)):
-        found = next((root / name for root in roots if (root / name).is_file()), None)
-        if found is None:
+        path = next((root / name for root in roots if (root / name).is_file()), None)
+        if path is None:
             raise ParamsError(f"{place}: meta.{key}: no file {name} in {' or '.join(map(str, roots))}")
-        files[key] = str(found)
+        files[key] = str(path)
     meta = record.meta.model_copy(update=files)
     return record.model_copy(update={"meta": meta, "id": record.id or place})

@@ -18,11 +18,11 @@ def run() -> None:
 
     config, checkpoints = load_base_config(paths.MODELS / "params.yaml"), paths.CHECKPOINTS / "base"
     model, tokenizer = pretrain(config, checkpoints)
-    written = checkpoints / "model"
-    with name_write_errors(written):
-        model.save_pretrained(written)
-        tokenizer.save_pretrained(written)
-    for file in sorted(written.iterdir()):
+    source = checkpoints / "model"
+    with name_write_errors(source):
+        model.save_pretrained(source)
+        tokenizer.save_pretrained(source)
+    for file in sorted(source.iterdir()):
         with replace_atomic(FOLDER / file.name) as partial:
             shutil.copyfile(file, partial)
     metrics = {
