@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import chdir
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -443,7 +443,7 @@ def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: P
     solved = read_problem_file(pool, loaded.task, tmp_path / "pddl", solved=True).problems
     for id, examples in loaded.choose(problems, [*problems, *solved], 2, None):
         assert id not in examples
-    namesake = replace(solved[0], id=problems[0].id)
+    namesake = solved[0].model_copy(update={"id": problems[0].id})
     with pytest.raises(ValueError, match=f"^{problems[0].id}: the id of a query and of another problem"):
         list(loaded.choose(problems, [*solved, namesake], 2, None))
     with pytest.raises(ValueError, match=r"needs 9 worked examples, but the pool has [78] for it"):
