@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -147,8 +147,10 @@ class Campaign:
             TooLate: the command or the process to kill had ended before.
         """
         project = self._copy_ready(trial.command, "trial")
-        with (project / "killed.log").open("w") as log:
-            process = start(COMMANDS[trial.command], project, log)
+        with (
+            (project / "killed.log").open("w") as log,
+            kill_on_error(start(COMMANDS[trial.command], project, log)) as process,
+        ):
             victims = wait_for_victims(process, trial, project)
             for victim in victims:
                 with suppress(psutil.NoSuchProcess):
@@ -262,14 +264,23 @@ def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """Return a command's exit status; one that hangs is killed, and so is one that the user waits for no longer."""
+    """Return a command's exit status; one that hangs is killed."""
+    with kill_on_error(process):
+        try:
+            return process.wait(RUN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return process.wait()
+
+
+@contextmanager
+def kill_on_error(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Leave no process behind where an error, or Ctrl-C, ends the block."""
     try:
-        return process.wait(RUN_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGKILL)
+        yield process
+    except BaseException:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         raise
 
 

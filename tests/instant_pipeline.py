@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from copy import copy
 from pathlib import Path
 
+from repository import Repository
 from support import ROOT
 
 PIPELINE = """\
@@ -37,11 +34,11 @@ stages:
 """
 
 
-class Pipeline:
+class Pipeline(Repository):
     """The project, finished and committed."""
 
     def __init__(self, folder: Path, stages: str = PIPELINE) -> None:
-        self.folder = folder
+        super().__init__(folder)
         for name in ("Snakefile", ".dvcignore", "params.yaml"):
             shutil.copy(ROOT / name, folder / name)
         for name in ("workflow/rules", "profiles/default"):
@@ -54,26 +51,7 @@ class Pipeline:
         self.run("dvc", "repro", "--quiet", "base")
         self.run("dvc", "freeze", "base")
         self.snakemake("--cores", "2")
-        self.run("git", "add", ".")
-        self.run("git", "commit", "--quiet", "-m", "state")
-
-    def clone(self, folder: Path) -> Pipeline:
-        """The last commit, as somebody else gets it: without results and DVC's cache."""
-        self.run("git", "clone", "--quiet", ".", str(folder))
-        clone = copy(self)
-        clone.folder = folder
-        return clone
-
-    def run(self, *command: str) -> str:
-        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        environment |= {
-            f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-        }
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        self.commit()
 
     def snakemake(self, *options: str) -> str:
         return self.run("snakemake", *options)

@@ -3,57 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from crashes import copy_project
+from repository import Repository
 from support import ROOT
 
 FENCE = re.compile(r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
 
 
-class Project:
+class Project(Repository):
     """A copy of this repository without results, as a git repository of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         copy_project(folder)
         self.run("git", "init", "--quiet")
         self.commit()
-
-    def clone(self, folder: Path) -> Project:
-        """The last commit, as somebody else gets it: without results and DVC's cache."""
-        self.run("git", "clone", "--quiet", ".", str(folder))
-        clone = copy(self)
-        clone.folder = folder
-        return clone
-
-    def run(self, *command: str) -> str:
-        """What a command prints; a failure shows it all."""
-        bin_folder = str(Path(sys.executable).parent)
-        paths = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
-        environment["PYTHONPATH"] = os.pathsep.join(paths)  # so that no stage has to restart with it
-        environment |= {
-            f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-        }
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-    def commit(self) -> None:
-        self.run("git", "add", "--all")
-        self.run("git", "commit", "--quiet", "--message", "state")
 
     def snakemake(self) -> str:
         return self.run("snakemake", "--cores", "2", "results/report.html")

@@ -186,7 +186,7 @@ def inspect_extras(params: Mapping[str, Params]) -> Finding:
 def inspect_val() -> Finding:
     """Run VAL on a plan that succeeds and on one that fails."""
     if faults := list_val_faults():
-        return _build_failure("VAL", faults)
+        return _build_finding("VAL", faults)
     return Finding("VAL", "ok", f"tells a good plan from a bad one: {val.find_binary()}")
 
 
@@ -328,7 +328,7 @@ def inspect_dvc() -> Finding:
     from dvc.repo import Repo
 
     if faults := list_lock_faults():
-        return _build_failure("DVC", faults)
+        return _build_finding("DVC", faults)
     try:
         repo = Repo()
     except DvcException as error:
@@ -345,9 +345,9 @@ def inspect_needs() -> Finding:
     """Check what every stage needs before it runs."""
     stages = read_stages()
     if faults := find_faults(stages):
-        return _build_failure("needs", [f"{list_names(names)}: {fault}" for fault, names in faults.items()])
+        return _build_finding("needs", [f"{list_names(names)}: {fault}" for fault, names in faults.items()])
     if warnings := list_warnings(stages):
-        return Finding("needs", "warn", *warnings[0].rsplit("; fix: ", 1))
+        return _build_finding("needs", warnings, "warn")
     return Finding("needs", "ok", f"all that {len(stages)} stages ask for is here")
 
 
@@ -439,10 +439,10 @@ def _run_command(*command: str) -> str | None:
     return done.stdout.rstrip()
 
 
-def _build_failure(name: str, faults: Sequence[str]) -> Finding:
-    """A finding of faults that say their fix, a line each."""
+def _build_finding(name: str, faults: Sequence[str], status: Status = "fail") -> Finding:
+    """A finding of faults, or warnings, that say their fix, a line each."""
     parts = [fault.partition("; fix: ") for fault in faults]
-    return Finding(name, "fail", "\n".join(part[0] for part in parts), "\n".join(part[2] for part in parts))
+    return Finding(name, status, "\n".join(part[0] for part in parts), "\n".join(part[2] for part in parts))
 
 
 def _run_inspection(name: str, inspect: Callable[[], Finding]) -> Finding:

@@ -47,7 +47,7 @@ class PreflightError(ValueError):
 def check_stage(stage: StageNeeds, params: Params) -> None:
     """Check a stage that is about to run, and print warnings; raises PreflightError with all its faults."""
     preflight = _Preflight([stage], local=True)
-    print_warnings(list_warnings([stage]))
+    print_warnings(preflight.list_warnings(stage, params))
     if faults := preflight.list_faults(stage, params) + preflight.list_disk_faults():
         raise PreflightError("\n".join([f"{stage.label} cannot run: {_count(faults)}", *(f"  {f}" for f in faults)]))
 
@@ -81,15 +81,11 @@ def find_faults(stages: Sequence[StageNeeds], *, local: bool = True) -> dict[str
 
 def list_warnings(stages: Sequence[StageNeeds]) -> list[str]:
     """Return what would make stages slow on this machine."""
-    warnings = list[str]()
+    preflight, warnings = _Preflight(stages, local=True), dict[str, None]()
     for stage in stages:
-        if stage.family == "selectors-beams":
-            source = f"{paths.params_file(SELECTORS_TRACK)}: precision"
-            warnings += list_precision_warnings(load_selectors_config().precision, source)
-        elif Need.WEIGHTS in stage.needs and stage.track != SELECTORS_TRACK:
-            source = f"{paths.params_file(stage.task)}: model.precision"
-            warnings += list_precision_warnings(load_params(stage.task).model.precision, source)
-    return list(dict.fromkeys(warnings))
+        if Need.WEIGHTS in stage.needs:
+            warnings |= dict.fromkeys(preflight.list_warnings(stage, preflight.load_params(stage.task)))
+    return list(warnings)
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
@@ -146,6 +142,14 @@ class _Preflight:
             faults += list_folder_faults(folder)
         return list(dict.fromkeys(" ".join(fault.split()) for fault in faults))
 
+    def list_warnings(self, stage: StageNeeds, params: Params) -> list[str]:
+        if stage.family == "selectors-beams":
+            source = f"{paths.params_file(SELECTORS_TRACK)}: precision"
+            return list_precision_warnings(load_selectors_config().precision, source)
+        if Need.WEIGHTS in stage.needs and stage.track != SELECTORS_TRACK:
+            return list_precision_warnings(params.model.precision, f"{paths.params_file(stage.task)}: model.precision")
+        return []
+
     def list_disk_faults(self) -> list[str]:
         """Of the stages so far together."""
         return list_disk_faults(list(self.disk_uses.values()))
@@ -173,8 +177,9 @@ class _Preflight:
         trains = Need.TRAINING in stage.needs
         if trains:
             self.disk_uses[stage.label] = compute_disk_use(stage, params, model.parameters)
-        is_served = (params.model.generation, params.model.vllm.mode) == ("vllm", "server") and not trains
-        if self.local and not (is_served and stage.family in GENERATING):
+        has_server = params.model.generation == "vllm" and params.model.vllm.mode == "server"
+        is_elsewhere = has_server and stage.family in GENERATING and not trains
+        if self.local and not is_elsewhere:
             grpo = stage.family == "grpo"
             least = {
                 cuda: compute_least_memory(params, model.parameters, trains=trains, grpo=grpo, cuda=cuda)

@@ -125,9 +125,10 @@ class Selector:
             ValueError: a query and another problem of the pool have the same id; or the pool holds fewer examples than
                 `count` for a query. The message names it.
         """
-        digests = {record.id: self.task.core_digest(record) for record in pool}
-        for record in queries:
-            if digests.get(record.id, (digest := self.task.core_digest(record))) != digest:
+        query_by_id = {query.id: query for query in queries}
+        for record in pool:
+            same = query_by_id.get(record.id, record)
+            if same is not record and self.task.core_digest(same) != self.task.core_digest(record):
                 raise ValueError(f"{record.id}: the id of a query and of another problem of the pool; fix: unique ids")
         seed, size = str(self.params.seed), len(pool) if candidates is None else candidates
         pools = {query.id: sample_pool(query, pool, self.task.core_digest, size, seed) for query in queries}
