@@ -48,6 +48,7 @@ class Pipeline(Repository):
         (folder / ".gitignore").write_text("/.snakemake/\n/logs/\n/results/\n/ran.txt\n")
         self.run("git", "init", "--quiet")
         self.run("dvc", "init", "--quiet")
+        self.commit()
         self.run("dvc", "repro", "--quiet", "base")
         self.run("dvc", "freeze", "base")
         self.snakemake("--cores", "2")

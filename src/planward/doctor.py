@@ -65,6 +65,7 @@ EXTRAS = {
     "mutation": "tests of the tests",
     "sbom": "a list of all packages in CycloneDX's format",
 }
+FIRST_COMMIT = "git init && git add . && git commit -m start"
 CHANGED_BY_RUNS = (PARAMS_FILE.name, "dvc.lock")  # file names of every pipeline
 Status = Literal["ok", "warn", "fail"]
 
@@ -295,13 +296,14 @@ def inspect_models(params: Mapping[str, Params]) -> Finding:
 def inspect_git() -> Finding:
     """Experiments are commits: Git needs the checkout and the user's identity."""
     if (status := _run_command("git", "status", "--porcelain")) is None:
-        return Finding("Git", "fail", "no Git repository here", "git clone the project, or git init")
+        return Finding("Git", "fail", "no Git repository here", f"git clone the project, or {FIRST_COMMIT}")
+    if (commit := _run_command("git", "rev-parse", "--short", "--verify", "HEAD")) is None:
+        return Finding("Git", "fail", "no commit in the Git repository here", FIRST_COMMIT)
     missing = [key for key in ("user.name", "user.email") if not _run_command("git", "config", key)]
     if missing:
         fix = " && ".join(f"git config {key} ..." for key in missing)
         return Finding("Git", "warn", f"no {' and '.join(missing)}: dvc exp run cannot commit", fix)
     changed = [line[3:] for line in status.splitlines() if Path(line[3:]).name not in CHANGED_BY_RUNS]
-    commit = _run_command("git", "rev-parse", "--short", "HEAD")
     if changed:
         text = (
             f"{len(changed)} files differ from commit {commit}, such as {changed[0]}: results will not be of its code"

@@ -81,8 +81,8 @@ class MlflowLogger:
 
         self.client = mlflow.MlflowClient()
         experiment = mlflow.set_experiment(project).experiment_id  # creates it where another process has not
-        found = self.client.search_runs([experiment], f"attributes.run_name = '{name}'", max_results=1)
-        run = found[0] if found else self.client.create_run(experiment, run_name=name)
+        runs = self.client.search_runs([experiment], f"attributes.run_name = '{name}'", max_results=1)
+        run = runs[0] if runs else self.client.create_run(experiment, run_name=name)
         self.run_id: str = run.info.run_id
         rows = [Param(key, str(value)) for key, value in _flatten(params) if key not in run.data.params]  # never change
         for start in range(0, len(rows), MLFLOW_BATCH_SIZE):

@@ -276,6 +276,18 @@ def test_other_files_are_not_overwritten(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_a_run_without_validation_problems_is_refused(
+    planning: ExportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(planning.project, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    validation = paths.results("planning").score / "validation.jsonl"
+    validation.write_text("")
+    with pytest.raises(ValueError, match=f"{validation}: verl needs a problem in it; fix: split.validation"):
+        export_run(planning.params, RUN, CLUSTER, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

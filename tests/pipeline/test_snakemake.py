@@ -42,6 +42,15 @@ def test_forced_stages_run_and_others_only_where_their_input_changed(pipeline: P
     pipeline.check_finished()
 
 
+def test_waiting_jobs_are_looked_at_only_when_a_job_ends(pipeline: Pipeline) -> None:
+    def count_looks(*options: str) -> int:
+        return pipeline.snakemake("--cores", "1", "--forceall", "--verbose", *options).count("Ready jobs: ")
+
+    num_jobs = 5  # data, two of train, report, all
+    assert count_looks() <= num_jobs < count_looks("--max-jobs-per-timespan", "99/1s")
+    pipeline.check_finished()
+
+
 def test_touched_and_deleted_outputs_come_from_the_cache(pipeline: Pipeline) -> None:
     pipeline.snakemake("--cores", "1", "--touch")
     assert "Nothing to be done" in pipeline.snakemake("--cores", "1")

@@ -10,6 +10,7 @@ import networkx as nx
 from dvc.dependency import ParamsDependency
 from dvc.dvcfile import load_file
 from dvc.repo import Repo
+from dvc.scm import NoSCM, SCMError
 from dvc.stage import PipelineStage
 from snakemake.exceptions import WorkflowError
 
@@ -29,7 +30,20 @@ if workflow.is_main_process:  # not again in every job
     if faults := list_lock_faults():
         raise WorkflowError("\n".join(faults))
 
-repo = Repo(_wait_for_lock=True)
+
+def open_repo():
+    """The project as DVC sees it; DVC and DVCLive need a Git repository with a commit."""
+    fix = "fix: git clone the project, or in its folder: git init && git add . && git commit -m start"
+    try:
+        repo = Repo(_wait_for_lock=True)
+        if not isinstance(repo.scm, NoSCM) and repo.scm.no_commits:
+            raise WorkflowError(f"{repo.root_dir}: its Git repository has no commit; {fix}")
+    except SCMError as error:
+        raise WorkflowError(f"{error}; {fix}") from None
+    return repo
+
+
+repo = open_repo()
 changed = find_changed(repo) if workflow.is_main_process else set()
 graph = repo.index.graph  # an edge leads from a stage to one that it needs
 

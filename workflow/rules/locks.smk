@@ -1,6 +1,5 @@
 """Locks of killed runs are removed; the process that holds one is named."""
 
-import errno
 import fcntl
 import socket
 from datetime import datetime
@@ -11,8 +10,9 @@ from dvc.rwlock import RWLockFileCorruptedError
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
+from planward.core.files import NO_FLOCK
+
 DVC_LOCK = Path(".dvc/tmp/rwlock")
-NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
 RUN = Path(".snakemake/run")  # every snakemake in this folder shares a lock on it, which ends with the process
 
 

@@ -7,6 +7,8 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
+DEFAULT_RATE = (100, 1)  # jobs, seconds: of --max-jobs-per-timespan
+
 
 def read_gpu_switch():
     """Whether stages request a GPU: PLANWARD_GPU (1 or 0), else whether nvidia-smi is here.
@@ -60,9 +62,22 @@ def check_jobs():
     print(done.stderr, file=sys.stderr, end="")
 
 
+def stop_polling():
+    """Look for jobs to start where one has ended, not also once a second.
+
+    Snakemake does so for --max-jobs-per-timespan, with one more timer for every job that has ended: after 60 jobs, its
+    timers took most of a processor. Who sets another rate than the default keeps it.
+    """
+    if workflow.is_main_process and workflow.scheduler.job_rate_limiter:
+        limit = workflow.scheduling_settings.max_jobs_per_timespan
+        if (limit.max_jobs, limit.timespan) == DEFAULT_RATE:
+            workflow.scheduler.job_rate_limiter = None
+
+
 onstart:
     record_run()
     check_jobs()
+    stop_polling()
 
 
 for family in families:

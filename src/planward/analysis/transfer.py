@@ -43,10 +43,10 @@ def compute_transfer_table(
             mask = success.build_mask(domain=domain)
             is_known = bool(known[success.problems["id"][mask]].all())
             group = {"kind": kind, "domain": domain, "known_to_base": is_known}
-            found = compute_rate_rows(success, mask, uncertainty, group)
+            rates = compute_rate_rows(success, mask, uncertainty, group)
             if references:
-                found = _add_differences(found, success, references, mask, uncertainty)
-            rows += found
+                rates = _add_differences(rates, success, references, mask, uncertainty)
+            rows += rates
     for row in rows:
         if "difference" in row:
             row["result"] = classify_difference(row["difference_low"], row["difference_high"], margin)

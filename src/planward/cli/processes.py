@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
 import signal
@@ -18,13 +17,12 @@ from typing import TextIO
 
 import psutil
 
-from planward.core.files import name_write_errors
+from planward.core.files import NO_FLOCK, name_write_errors
 
 DVC_VARIABLE = "DVC_STAGE"  # set by DVC for the commands that it runs
 SLURM_VARIABLE = "SLURM_JOB_ID"
 SLURM_WAIT_S = 600  # longer than between Slurm's SIGTERM and SIGKILL
 PR_SET_PDEATHSIG = 1  # prctl(2)
-NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
 ORPHAN_STATUS = 128 + signal.SIGKILL  # as a shell reports the end that the kernel would have brought
 
 held_locks = set[TextIO]()  # of this process

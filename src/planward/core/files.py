@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 
 FIX = "fix: free space on its disk, or let this user write there"
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # in what safetensors and tokenizers raise
+NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
 TORCH_WRITERS = ("inline_container.cc", "PytorchStreamWriter")  # in what torch.save raises, without a reason
 
 

@@ -28,6 +28,13 @@ class BackendError(ValueError):
     """The backend that params.yaml asks for cannot run here; the message says what is missing."""
 
 
+def has_cuda() -> bool:
+    """Whether torch finds a GPU; preflight asks only where a parameter needs one, as torch loads slowly."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def choose_backend(model: ModelConfig) -> Backend:
     """Return the backend to use; import Unsloth if it is the one.
 
@@ -36,7 +43,7 @@ def choose_backend(model: ModelConfig) -> Backend:
     """
     backend = model.backend
     if backend == "auto":
-        backend = "unsloth" if _has_cuda() and find_spec("unsloth") is not None else "transformers"
+        backend = "unsloth" if has_cuda() and find_spec("unsloth") is not None else "transformers"
     if model.load_in_4bit and model.lora is None:
         raise BackendError("model.load_in_4bit needs model.lora: 4-bit weights themselves cannot be trained")
     if backend == "transformers":
@@ -47,7 +54,7 @@ def choose_backend(model: ModelConfig) -> Backend:
         return "transformers"
     if find_spec("unsloth") is None:
         raise BackendError("model.backend is unsloth, which is not installed; fix: install the extra `gpu`")
-    if not _has_cuda() and os.environ.get("UNSLOTH_ALLOW_CPU") != "1":  # Unsloth's switch for tests
+    if not has_cuda() and os.environ.get("UNSLOTH_ALLOW_CPU") != "1":  # Unsloth's switch for tests
         raise BackendError("model.backend is unsloth, which needs CUDA; no CUDA device found")
     import unsloth  # noqa: F401  patches TRL
 
@@ -97,7 +104,7 @@ def load_model(model: ModelConfig, path: str, max_tokens: int, seed: int, *, tra
 
 def move_to_gpu(network: Any) -> None:
     """Move the network to the GPU, if there is one; 4-bit weights are there already."""
-    if _has_cuda() and not getattr(network, "is_loaded_in_4bit", False):
+    if has_cuda() and not getattr(network, "is_loaded_in_4bit", False):
         network.to("cuda")
 
 
@@ -137,7 +144,7 @@ def load_weights(path: str, dtype: torch.dtype, attention: str | None = None) ->
 
 def uses_bfloat16(model: ModelConfig) -> bool:
     """Return whether training multiplies matrices in bfloat16: as `model.precision` says; `auto`: on CUDA."""
-    return _has_cuda() if model.precision == "auto" else model.precision == "bfloat16"
+    return has_cuda() if model.precision == "auto" else model.precision == "bfloat16"
 
 
 def build_lora_config(model: ModelConfig, network: Any) -> Any:
@@ -270,11 +277,11 @@ def _load_unsloth(model: ModelConfig, path: str, max_tokens: int, seed: int) -> 
     import torch
     from unsloth import FastLanguageModel
 
-    checkpointing = "unsloth" if model.gradient_checkpointing and _has_cuda() else model.gradient_checkpointing
+    checkpointing = "unsloth" if model.gradient_checkpointing and has_cuda() else model.gradient_checkpointing
     network, tokenizer = FastLanguageModel.from_pretrained(
         model_name=path,
         max_seq_length=max_tokens,
-        dtype=None if _has_cuda() else torch.float32,
+        dtype=None if has_cuda() else torch.float32,
         load_in_4bit=model.load_in_4bit,
         full_finetuning=model.lora is None,
         trust_remote_code=False,
@@ -316,9 +323,3 @@ def _align_special_tokens(network: Any, tokenizer: Any, *, training: bool) -> No
         ends = list_end_tokens(tokenizer.eos_token_id, None if training else config.eos_token_id)
         config.eos_token_id = ends[0] if len(ends) == 1 else ends
     network.generation_config._from_model_config = False  # otherwise generation rebuilds it from the model config
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

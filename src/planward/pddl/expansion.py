@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 
-from planward.pddl.expressions import Expression, Form, LimitError, PddlError, Symbol, read_pddl_file
+from planward.pddl.expressions import Expression, Form, LimitError, PddlError, read_pddl_file
 from planward.pddl.limits import MAX_EXPANSION, MAX_FACTS, MAX_OBJECTS
 from planward.pddl.signature import Signature, Types, parse_typed_list
 
@@ -19,12 +19,13 @@ EXPANDABLE = ("forall", "exists", "when")
 
 def find_expandable(form: Form) -> Iterator[Form]:
     """Yield the outermost quantified formulas and effects and conditional effects in a form."""
-    if form.head in EXPANDABLE:
-        yield form
-    else:
-        for part in form:
-            if isinstance(part, Form):
-                yield from find_expandable(part)
+    stack = [form]
+    while stack:
+        form = stack.pop()
+        if form and form[0] in EXPANDABLE:
+            yield form
+        else:
+            stack += [part for part in reversed(form) if isinstance(part, Form)]
 
 
 def count_atoms(form: Expression, count_objects: Callable[[Types], int] = lambda _: 1) -> int:
@@ -33,15 +34,20 @@ def count_atoms(form: Expression, count_objects: Callable[[Types], int] = lambda
     Args:
         count_objects: returns the number of objects that a variable of these types ranges over.
     """
-    match form:
-        case [Symbol("forall" | "exists"), Form() as variables, body]:
-            bindings = prod(count_objects(types) for _, types in parse_typed_list(variables))
+    if not isinstance(form, Form):
+        return 0
+    if len(form) == 3 and form[0] in EXPANDABLE:
+        head, first, body = form
+        if head == "when":
+            return (count_atoms(first, count_objects) + 1) * count_atoms(body, count_objects)
+        if isinstance(first, Form):
+            bindings = prod(count_objects(types) for _, types in parse_typed_list(first))
             return bindings * count_atoms(body, count_objects)
-        case [Symbol("when"), condition, effect]:
-            return (count_atoms(condition, count_objects) + 1) * count_atoms(effect, count_objects)
-        case Form():
-            return sum(count_atoms(part, count_objects) for part in form if isinstance(part, Form)) or 1
-    return 0
+    total = 0
+    for part in form:
+        if isinstance(part, Form):
+            total += count_atoms(part, count_objects)
+    return total or 1
 
 
 def check_expansion(forms: Iterable[Form], objects: Mapping[str, Types], signature: Signature) -> int:

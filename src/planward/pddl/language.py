@@ -173,7 +173,8 @@ def parse_domain(text: str) -> Domain:
                 raise UnsupportedError(f"{section.head} is not supported in-process", section.line)
             case other:
                 raise PddlError(f"unknown section {other or '(empty)'!r} in a domain", section.line)
-    check_count(count_atoms(form), MAX_EXPANSION, "atoms")
+    sizes = [count_atoms(section) for section in sections]
+    check_count(1 + sum(sizes), MAX_EXPANSION, "atoms")  # (domain NAME) counts as one
     for type_name in signature.supertypes:
         signature.find_ancestors(type_name)
     signature.predicates.update(_parse_schemas(predicates, signature))
@@ -187,10 +188,11 @@ def parse_domain(text: str) -> Domain:
             if action.name in actions:
                 raise PddlError(f"action {action.name!r} is defined twice", section.line)
             actions[action.name] = action
-    action_size = max((count_atoms(section) for section in sections if section.head == ":action"), default=0)
+    action_sizes = [size for section, size in zip(sections, sizes, strict=True) if section.head == ":action"]
     for constraint in constraints:
         list(parse_constraints(constraint, Scope(signature, constants)))
-    return Domain(name, signature, constants, actions, tuple(constraints), tuple(find_expandable(form)), action_size)
+    expandable = tuple(find_expandable(form))
+    return Domain(name, signature, constants, actions, tuple(constraints), expandable, max(action_sizes, default=0))
 
 
 def parse_problem(text: str, domain: Domain) -> Problem:

@@ -8,10 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from planward.core.paths import params_file
-from planward.inference.models import BackendError
+from planward.inference.models import BackendError, has_cuda
 from planward.inference.vllm import check_vllm, require_vllm
 from planward.params import ModelConfig, Params
-from planward.preflight.resources import has_cuda
 from planward.preflight.services import list_url_faults
 from planward.training.generation import check_generation, check_unsloth
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from planward.core import paths
+from planward.inference.models import has_cuda
 from planward.params import ModelConfig, Params
 from planward.preflight.stages import Need, StageNeeds
 
@@ -159,13 +160,6 @@ def list_memory_faults(need_by_device: dict[bool, int], source: str) -> list[str
         text = f"{format_size(free)} of memory are free, and no GPU; weights and optimizer take at least"
         return [f"{source}: {text} {format_size(need)}; fix: {fix}"]
     return []
-
-
-def has_cuda() -> bool:
-    """Whether torch finds a GPU; asked only where a parameter needs one or a model is large, as torch loads slowly."""
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def measure_gpu_memory() -> int | None:

@@ -285,11 +285,11 @@ def _list_towers(state: State, objects: Sequence[str]) -> list[list[str]]:
     for atom in sorted(state, reverse=True):
         if atom[0] == "on":
             above[atom[2]] = atom[1]
-    placed = {atom[1] for atom in state if atom[0] in ("on", "holding")}
+    supported = {atom[1] for atom in state if atom[0] in ("on", "holding")}
     known = {word for atom in state if atom[0] in ("on", "ontable") for word in atom[1:]}
     towers = []
     for name in objects:
-        if name in known and name not in placed:
+        if name in known and name not in supported:
             tower = [name]
             while (top := above.get(tower[-1])) and top not in tower:
                 tower.append(top)

@@ -164,12 +164,12 @@ def check_count(names: Collection[str], kind: str, limit: int) -> None:
 
 def _iter_objects(problem: Problem, objects: Mapping[str, str], names: DomainNames) -> Iterator[str]:
     """Yield the objects in their order, each type before its first one; those without type come first."""
-    written = list[str]()
+    last_types = list[str]()
     for name in sorted(objects, key=lambda name: _rank_types(problem.objects[name], names.types)):
         types = [names.types[t] for t in problem.objects[name] if t in names.types]
-        if types != written:
+        if types != last_types:
             yield from types
-            written = types
+            last_types = types
         yield objects[name]
 
 

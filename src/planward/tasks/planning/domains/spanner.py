@@ -64,9 +64,9 @@ def iter_plans(instance: Instance) -> Iterator[Plan]:
     walk, spanners = Plan(), list[Atom]()
     for here, there in pairwise([path[0], *path]):
         walk += [("walk", here, there, "bob")] if here != there else []
-        found = [("pickup_spanner", there, s, "bob") for s in find_objects(instance, "spanner") if place[s] == there]
-        walk += found
-        spanners += found
+        pickups = [("pickup_spanner", there, s, "bob") for s in find_objects(instance, "spanner") if place[s] == there]
+        walk += pickups
+        spanners += pickups
     goals = [goal for goal in instance.goal if goal not in instance.init]
 
     def tighten(nuts: list[Atom], order: list[Atom]) -> Plan:
