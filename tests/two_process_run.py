@@ -1,4 +1,7 @@
-"""A GRPO run to start with `accelerate launch`: two_process_run.py BASE PARAMS; writes out/ and training/."""
+"""A GRPO run to start with `torchrun --nproc_per_node 2`: two_process_run.py BASE PARAMS [STEP].
+
+Writes out/ and training/. The second process gets SIGTERM during STEP.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,13 @@ import torch
 import letters
 from planward.core.runs import Run
 from planward.training import grpo
+from planward.training.batching import init_processes
+from training_runs import TerminateIn
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    processes = init_processes()
+    assert processes.num_processes == 2
     base, sections = sys.argv[1], json.loads(sys.argv[2])
     records = letters.build_problems(16)
     params = letters.build_params(**sections)
@@ -27,4 +34,5 @@ if __name__ == "__main__":
         training=Path("training"),
         run=Run("grpo", len(records), params.seed),
         validation=letters.build_problems(8),
+        callbacks=[TerminateIn(int(sys.argv[3]))] if sys.argv[3:] and not processes.is_main_process else [],
     )

@@ -531,7 +531,7 @@ def test_memory_does_not_grow_with_valid_lines(small: Small) -> None:
     params = small()
     lines: list[dict[str, Any] | bytes] = [*write_valid_problems(PROBLEMS, 15)]
     few = measure_peak_memory(params, lines * 4)  # Python keeps some freed memory
-    many = measure_peak_memory(params, lines * 20)
+    many = min(measure_peak_memory(params, lines * 20) for _ in range(2))  # threads of other tests allocate as well
     check_counts(20 * len(lines))
     assert many < 1.5 * few
 

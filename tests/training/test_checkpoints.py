@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from planward.core.files import CannotWriteError
 from planward.inference import models
 from planward.pretraining import adapter
 from planward.pretraining.config import AdapterTrainingConfig
-from planward.training.checkpoints import JOURNAL, restore_checkpoint
+from planward.training.checkpoints import JOURNAL, CheckpointCallback, Journal, restore_checkpoint
 from support import mount
 from training_runs import KillAfter, Killed, StepRecorder, are_equal, load_weights, read_files, run_grpo, run_sft
 
@@ -162,6 +163,41 @@ def test_two_checkpoints_are_kept_with_the_files_that_they_need() -> None:
     assert checkpoint == folder / "checkpoint-2"
     assert sorted(file.name for file in folder.glob("*.parquet")) == journal.files
     assert len(journal.files) == 2
+
+
+def save_checkpoint(callback: CheckpointCallback, step: int) -> None:
+    """What a trainer does at the end of a step after which it saves."""
+    control = SimpleNamespace(should_save=True)
+    callback.on_step_end(None, None, control)
+    checkpoint = callback.folder / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text(str(step))
+    callback.on_save(None, SimpleNamespace(global_step=step), control)
+
+
+def test_the_newest_checkpoint_is_that_of_the_largest_step() -> None:
+    callback = CheckpointCallback(Path("run"), Journal())
+    for step in (8, 10):
+        save_checkpoint(callback, step)
+    shutil.copytree("run", "copy/run")
+    assert restore_checkpoint(Path("run"))[0] == Path("run/checkpoint-10")
+    assert restore_checkpoint(Path("copy/run"), max_steps=9)[0] == Path("copy/run/checkpoint-8")
+
+
+def test_a_continued_run_keeps_the_checkpoint_that_it_goes_on_from() -> None:
+    callback = CheckpointCallback(Path("run"), Journal(files=["rows-8"]))
+    Path("run").mkdir()
+    Path("run/rows-8").touch()
+    save_checkpoint(callback, 8)
+    checkpoint, journal = restore_checkpoint(Path("run"))
+    assert checkpoint == Path("run/checkpoint-8")
+
+    continued = CheckpointCallback(Path("run"), journal)
+    journal.files = ["rows-10"]
+    Path("run/rows-10").touch()
+    save_checkpoint(continued, 10)
+    names = {path.name for path in Path("run").iterdir()}
+    assert names == {"checkpoint-8", "rows-8", "checkpoint-10", "rows-10"}
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt"])

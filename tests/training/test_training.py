@@ -35,7 +35,7 @@ from planward.inference import models
 from planward.params import Params
 from planward.training import grpo, sft
 from planward.training.batching import Batching
-from planward.training.checkpoints import JOURNAL
+from planward.training.checkpoints import JOURNAL, restore_checkpoint
 from planward.training.references import InvalidReferences, check_references, encode_reference
 from planward.training.rollouts import Rollouts, ScheduleError, VerifierDisagreement
 from planward.training.termination import Terminated
@@ -380,18 +380,22 @@ def test_chat_template_is_used_for_messages() -> None:
     assert are_equal(load_weights("chat"), load_weights("text"))
 
 
+def run_two_processes(folder: Path, sections: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv_backend", "c10d"]
+    launch += ["--rdzv_endpoint", "localhost:0"]  # any free port
+    sections = sections | {"logging": {"report_to": ["tensorboard"]}}
+    script = ROOT / "tests" / "two_process_run.py"
+    command = [*launch, str(script), "base", json.dumps(sections), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
 def train_in_two_processes(
     folder: Path, steps: int, validation: dict[str, Any] | None = None, last_step: int | None = None, **grpo: Any
 ) -> list[dict[str, Any]]:
     """Train in two processes; return the rows of consumed.parquet."""
     last_step = last_step or steps
-    script = ROOT / "tests" / "two_process_run.py"
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     sections = {"grpo": {"steps": steps, "micro_batch_size": 8, "audit_share": 0.5} | grpo}
-    sections |= {"validation": validation or {}, "logging": {"report_to": ["tensorboard"]}}
-    launch += [str(script), "base", json.dumps(sections)]
-    process = subprocess.run(launch, capture_output=True, text=True, cwd=folder)
+    process = run_two_processes(folder, sections | {"validation": validation or {}})
     assert process.returncode == 0, process.stderr[-4000:]
     assert len(Path("training/curves/loss.tsv").read_text().splitlines()) == 1 + last_step
     assert not are_equal(load_weights("out"), load_weights("base"))
@@ -414,6 +418,17 @@ def test_two_processes_with_accumulation_keep_balance_and_order(project_root: Pa
         assert len(consumed) == 8
         assert Counter(row["domain"] for row in consumed) == dict.fromkeys(letters.DOMAINS, 2)
         assert all(len(row["rewards"]) == 4 for row in consumed)
+
+
+def test_sigterm_to_one_process_ends_both_with_a_checkpoint(project_root: Path) -> None:
+    sections = {"grpo": {"steps": 4, "micro_batch_size": 8, "save_steps": 50}, "validation": {}}
+    process = run_two_processes(project_root, sections, "3")
+    assert process.returncode
+    assert process.stderr.count("Terminated: ended by SIGTERM after step 3") == 2
+    (folder,) = Path(".checkpoints").iterdir()
+    checkpoint, _ = restore_checkpoint(folder)  # torch cannot load one in two processes without GPU ("cpu:0")
+    assert checkpoint == folder / "checkpoint-3"
+    assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
 
 
 def test_early_stop_ends_both_processes(project_root: Path) -> None:

@@ -4,8 +4,8 @@ TRL repeats a prompt `num_generations` times and forwards every copy, in generat
 have equal keys and values, so one forward pass over the distinct prompts serves all of them; results and gradients are
 the same up to the order of float additions. `inference.decoding` does this for generation, this module for training.
 
-Two more computations of TRL are skipped without changing the result: completions with advantage 0, where the loss is a
-plain sum over tokens, and most of the padding.
+Two more computations of TRL are skipped without changing the result: most of the padding and, in one process,
+completions with advantage 0, where the loss is a plain sum over tokens.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class SharedPrefixTrainer(GRPOTrainer):
             del model.generate
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        if self.samples and self.loss_type == "dapo" and self.beta == 0 and not self._entropy_bonus_enabled:
+        is_sum = self.loss_type == "dapo" and self.beta == 0 and not self._entropy_bonus_enabled
+        if self.samples and is_sum and self.accelerator.num_processes == 1:  # TRL gathers a value for each completion
             inputs = _drop_zero_advantages(inputs)
         self.temperatures = inputs.get(TEMPERATURE)
         return cast(torch.Tensor, super()._compute_loss(model, inputs))
