@@ -190,6 +190,7 @@ class Campaign:
 
 
 def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     rng, counts = Random(seed), defaultdict[tuple[str, str, str], list[int]](lambda: [0, 0])
     with tempfile.TemporaryDirectory() as temporary:
         campaign = Campaign(folder or Path(temporary))
@@ -248,7 +249,10 @@ def draw_trials(rng: Random, count: int, seconds: dict[str, float]) -> Iterator[
 
 
 def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own; its stages run in sh, which need not turn into them as bash does."""
+    """Start a command in a session of its own; its stages run in sh, which need not turn into them as bash does.
+
+    It does not ignore SIGINT, whatever this process does.
+    """
     environment = os.environ | {
         "SHELL": "/bin/sh",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -260,6 +264,7 @@ def start(command: str, project: Path, log: object) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         start_new_session=True,  # type: ignore[call-overload,no-any-return]
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
