@@ -48,9 +48,8 @@ FORK = """
 import os, pathlib, time
 from planward.cli.processes import lock_stage
 with lock_stage(pathlib.Path("stage")):
-    child = os.fork()
-    if child:
-        print(child, flush=True)
+    if not os.fork():
+        print(os.getpid(), flush=True)  # by the child: it has closed the lock then
     time.sleep(60)
 """
 DVC = """
