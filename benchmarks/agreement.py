@@ -223,8 +223,8 @@ class ConstraintSampler:
     def __init__(self, rng: Random, problem: Problem) -> None:
         self.rng, self.problem, self.variable_num = rng, problem, 0
         grounding = ground_problem(problem).grounding
-        added = {atom for operator in grounding.operators for atom in grounding.decode_state(operator.adds)}
-        self.atoms = sorted(added | problem.init)
+        atoms = {atom for operator in grounding.operators for atom in grounding.decode_state(operator.adds)}
+        self.atoms = sorted(atoms | problem.init)
 
     def sample_constraints(self) -> tuple[str, ...]:
         """Sample one to three constraints."""
@@ -261,7 +261,9 @@ class ConstraintSampler:
         predicate, *arguments = self.rng.choice(self.atoms)
         signature = self.problem.domain.signature
         for at, types in enumerate(signature.predicates[predicate]):
-            variables = [variable for variable, declared in scope.items() if signature.is_a(declared, types)]
+            variables = [
+                variable for variable, variable_types in scope.items() if signature.is_a(variable_types, types)
+            ]
             if variables and self.rng.random() < 0.7:
                 arguments[at] = self.rng.choice(variables)
         return f"({' '.join([predicate, *arguments])})"
@@ -270,8 +272,8 @@ class ConstraintSampler:
         """Return the declaration of a new variable, and the scope with it."""
         self.variable_num += 1
         name, types = f"?v{self.variable_num}", self.rng.choice(list(self.problem.objects.values()))
-        declared = types[0] if len(types) == 1 else f"(either {' '.join(types)})"
-        return f"{name} - {declared}" if self.problem.domain.signature.typed else name, scope | {name: types}
+        type_text = types[0] if len(types) == 1 else f"(either {' '.join(types)})"
+        return f"{name} - {type_text}" if self.problem.domain.signature.typed else name, scope | {name: types}
 
 
 # Verdicts
@@ -283,10 +285,10 @@ def judge_cases(pool: ProcessPoolExecutor, cases: Iterator[Case], window: int) -
     for case in cases:
         pending.append((case, pool.submit(judge_case, case)))
         if len(pending) >= window:
-            done, future = pending.popleft()
-            yield done, future.result()
-    for done, future in pending:
-        yield done, future.result()
+            first, future = pending.popleft()
+            yield first, future.result()
+    for first, future in pending:
+        yield first, future.result()
 
 
 def judge_case(case: Case) -> Result:
@@ -330,8 +332,8 @@ def build_row(case: Case, result: Result) -> list[int]:
     """Return the numbers of COLUMNS."""
     agreement = result.agreement
     labels = [agreement.labels[label] for label in Label]
-    skipped = [int(result.only_val), int(result.unreadable)]
-    return [int(case.first), agreement.plans, agreement.val_runs, *labels, *skipped, len(agreement.disagreements)]
+    failures = [int(result.only_val), int(result.unreadable)]
+    return [int(case.first), agreement.plans, agreement.val_runs, *labels, *failures, len(agreement.disagreements)]
 
 
 def render_table(rows: dict[str, list[int]]) -> str:

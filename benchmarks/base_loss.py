@@ -66,14 +66,14 @@ def main() -> None:
     batches = list(islice(iter(PackedBatches(params, len(params.phases) - 1, tokenizer)), steps))
     validation = list(islice(iter(PackedBatches(held_out, 0, tokenizer)), BATCHES))
     print(f"{'optimizer':10} {'embeddings':10} loss after {steps} steps")
-    for muon, composed in product((False, True), (False, True)):
+    for muon, is_composed in product((False, True), (False, True)):
         torch.manual_seed(params.seed)
         network = build_network(params, tokens)
-        network.embedding.parts.requires_grad_(composed)  # else rows start as sums, and are trained on their own
+        network.embedding.parts.requires_grad_(is_composed)  # else rows start as sums, and are trained on their own
         train(network, build_optimizer(network, params, phase.learning_rate, muon=muon), batches, params.warmup_ratio)
         with torch.no_grad():
             loss = sum(network(**batch).item() for batch in validation) / len(validation)
-        print(f"{'Muon' if muon else 'AdamW':10} {'composed' if composed else 'rows':10} {loss:.3f}", flush=True)
+        print(f"{'Muon' if muon else 'AdamW':10} {'composed' if is_composed else 'rows':10} {loss:.3f}", flush=True)
 
 
 if __name__ == "__main__":

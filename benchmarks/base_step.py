@@ -59,11 +59,11 @@ def main() -> None:
             start = time.perf_counter()
             for batch in batches[length]:
                 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
-                    hidden = model.model(input_ids=batch["input_ids"]).last_hidden_state[:, :-1]
+                    states = model.model(input_ids=batch["input_ids"]).last_hidden_state[:, :-1]
                     labels = batch["labels"][:, 1:]
-                    labelled = torch.ones_like(labels, dtype=torch.bool) if all_logits else labels != IGNORED_LABEL
+                    has_label = torch.ones_like(labels, dtype=torch.bool) if all_logits else labels != IGNORED_LABEL
                     loss = cross_entropy(
-                        model.lm_head(hidden[labelled]).float(), labels[labelled], ignore_index=IGNORED_LABEL
+                        model.lm_head(states[has_label]).float(), labels[has_label], ignore_index=IGNORED_LABEL
                     )
                 optimizer.zero_grad()
                 loss.backward()

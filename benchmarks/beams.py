@@ -77,11 +77,11 @@ def main() -> None:
         f"shortlist {config.shortlist}, {config.batch_tokens} tokens per batch, {torch.get_num_threads()} thread(s)"
     )
     rates: dict[str, tuple[float, float]] = {}
-    scored: dict[str, list[tuple[PromptParts, float]]] = {}
+    score_logs: dict[str, list[tuple[PromptParts, float]]] = {}
     for precision in ("float32", "bfloat16"):
         settings = {"max_tokens": params.prompt.max_tokens, "batch_tokens": config.batch_tokens}
         scorer = InfoScorer(task, model, tokenizer, precision=precision, **settings)
-        log = scored[precision] = list[tuple[PromptParts, float]]()
+        log = score_logs[precision] = list[tuple[PromptParts, float]]()
 
         def score(
             sequences: Sequence[tuple[int, Indices]], scorer: InfoScorer = scorer, log: list[Any] = log
@@ -93,9 +93,9 @@ def main() -> None:
 
         (beams, _), wall_s, cpu_s = measure(lambda score=score: search_sequences(sizes, score, *limits))
         rates[precision] = (len(log) / wall_s, len(log) / cpu_s)
-        best = sum(kept[0][1] for kept in beams) / count
+        best = sum(query_beams[0][1] for query_beams in beams) / count
         print(f"search in {precision}: {len(log)} sequences, {wall_s:.1f} s; best beams score {best:.3f} nats")
-    sample = rng.sample(scored["float32"], min(SAMPLE_SIZE, len(scored["float32"])))
+    sample = rng.sample(score_logs["float32"], min(SAMPLE_SIZE, len(score_logs["float32"])))
     exact, wall_s, cpu_s = measure(lambda: score_one_by_one(task, model, tokenizer, [prompt for prompt, _ in sample]))
     rates["one at a time"] = (len(sample) / wall_s, len(sample) / cpu_s)
     difference = max(abs(score - value) for score, (_, value) in zip(exact, sample, strict=True))

@@ -70,12 +70,12 @@ def iter_distinct_plans(problem: Problem, rng: Random, max_states: int = MAX_STA
     Equal states of `rng` give equal plans. A problem whose search needs more than `max_states` states gets plans from
     walks; one with more ground actions than that gets plans of random actions.
     """
-    sampler, seen, repeats = CandidateSampler(problem, rng, max_states), set[bytes](), 0
+    sampler, digests, repeats = CandidateSampler(problem, rng, max_states), set[bytes](), 0
     for candidate in sampler.iter_candidates():
         digest = blake2b("\n".join(candidate.plan).encode("utf-8", "surrogatepass"), digest_size=12).digest()
-        repeats = repeats + 1 if digest in seen else 0
+        repeats = repeats + 1 if digest in digests else 0
         if not repeats:
-            seen.add(digest)
+            digests.add(digest)
             yield candidate
         elif repeats > MAX_REPEATS:
             return
@@ -86,15 +86,15 @@ def sample_loop_free_walk(rng: Random, problem: GroundProblem, length: int) -> t
 
     Constraints may still require something at the end. Returns the actions and the end state.
     """
-    state, visited, plan = problem.initial_state, {problem.initial_state, VIOLATED}, list[str]()
+    state, visited_states, plan = problem.initial_state, {problem.initial_state, VIOLATED}, list[str]()
     while len(plan) < length and state != VIOLATED:
         operators = problem.grounding.iter_applicable(state)
         steps = ((operator, problem.monitors.observe(state, operator.apply(state))) for operator in operators)
-        choices = [(operator, after) for operator, after in steps if after not in visited]
+        choices = [(operator, after) for operator, after in steps if after not in visited_states]
         if not choices:
             break
         operator, state = rng.choice(choices)
-        visited.add(state)
+        visited_states.add(state)
         plan.append(operator.name)
     return plan, state
 
@@ -171,7 +171,7 @@ class ActionSampler:
     def _find_objects(self, types: Types) -> list[str]:
         if types not in self._objects_by_type:
             is_a = self.problem.domain.signature.is_a
-            names = [name for name, declared in self.problem.objects.items() if is_a(declared, types)]
+            names = [name for name, object_types in self.problem.objects.items() if is_a(object_types, types)]
             self._objects_by_type[types] = names or self.objects or ["zzz"]
         return self._objects_by_type[types]
 

@@ -97,25 +97,25 @@ def run_chunk(root: str, lines: list[str], seed: int) -> dict[str, Any]:
     """Judge the completions of one seed."""
     params = load_params(root=ROOT)
     task, records = load_task(params, Path(root)), [Record.model_validate_json(line) for line in lines]
-    rng, solved = Random(seed), dict[tuple[str, str], tuple[Record, str]]()
+    rng, successes = Random(seed), dict[tuple[str, str], tuple[Record, str]]()
     plans = [task.reference_completion(record) for record in records]
     result: dict[str, Any] = {"labels": {}, "crashes": [], "slowest_s": 0.0, "slowest_chars": 0}
     for number in range(CHUNK):
         record, completion = rng.choice(records), sample_completion(rng, plans)
-        started = process_time()
+        start = process_time()
         try:
             verdict = task.verify(record, completion, renaming={})
         except Exception:
             result["crashes"].append({"seed": seed, "number": number, "error": traceback.format_exc(limit=-3)})
             continue
-        taken = process_time() - started
-        if taken > result["slowest_s"]:
-            result |= {"slowest_s": taken, "slowest_chars": len(completion)}
+        seconds = process_time() - start
+        if seconds > result["slowest_s"]:
+            result |= {"slowest_s": seconds, "slowest_chars": len(completion)}
         result["labels"][verdict.label] = result["labels"].get(verdict.label, 0) + 1
         if verdict.success:
-            solved[record.meta.problem_file, verdict.plan] = (record, verdict.plan)
-    judged = task.judge(list(solved.values()))
-    result["judged_by_val"], result["refused_by_val"] = len(judged), sum(not verdict.success for verdict in judged)
+            successes[record.meta.problem_file, verdict.plan] = (record, verdict.plan)
+    verdicts = task.judge(list(successes.values()))
+    result["judged_by_val"], result["refused_by_val"] = len(verdicts), sum(not verdict.success for verdict in verdicts)
     return result
 
 

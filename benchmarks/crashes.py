@@ -210,9 +210,11 @@ def main(trials: int = 100, seed: int = 0, folder: Path | None = None) -> None:
             if faults:
                 tqdm.write(f"{trial}: {'; '.join(faults)}")
     print("| command | victim | signal | kills | failed |\n|---|---|---|---:|---:|")
-    for key, (kills, failed) in sorted(counts.items()):
-        print(f"| {' | '.join(key)} | {kills} | {failed} |")
-    print(f"{sum(kills for kills, _ in counts.values())} kills, {sum(failed for _, failed in counts.values())} failed")
+    for key, (kills, failures) in sorted(counts.items()):
+        print(f"| {' | '.join(key)} | {kills} | {failures} |")
+    print(
+        f"{sum(kills for kills, _ in counts.values())} kills, {sum(failures for _, failures in counts.values())} failed"
+    )
 
 
 def copy_project(folder: Path) -> None:
@@ -322,24 +324,24 @@ def is_victim(process: psutil.Process, victim: str) -> bool:
 
 def find_processes(project: Path) -> list[psutil.Process]:
     """The living processes whose working folder is the project."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == project:
-                found.append(process)
+                processes.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return found
+    return processes
 
 
 def wait_for_end(project: Path) -> list[str]:
     """The commands of a project's processes that live on for END_S."""
-    _, living = psutil.wait_procs(find_processes(project), END_S)
-    found = []
-    for process in living:
+    _, processes = psutil.wait_procs(find_processes(project), END_S)
+    commands = []
+    for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            found.append(" ".join(process.cmdline()))
-    return found
+            commands.append(" ".join(process.cmdline()))
+    return commands
 
 
 def find_remains(project: Path) -> list[Path]:

@@ -102,11 +102,11 @@ def write_run(folder: Path, run: str, rate: float, rng: random.Random) -> None:
     (folder / f"{run}.json").write_text(json.dumps({"success": rate}))
 
 
-def build_prediction(run: str, i: int, shot_num: int, solved: bool) -> dict[str, Any]:
+def build_prediction(run: str, i: int, shot_num: int, success: bool) -> dict[str, Any]:
     method, size, seed = (*run.split("-"), "1")[:3]
     plan = "\n".join(f"(unstack b{step} b{i % 7})" for step in range(8))
     atoms = "\n".join(f"(on b{atom} b{atom + i % 5})" for atom in range(12))
-    label = "success_plans" if solved else "precondition_violation"
+    label = "success_plans" if success else "precondition_violation"
     return {
         "id": f"{i:016x}",
         "domain": f"domain{i % 5}",
@@ -122,11 +122,11 @@ def build_prediction(run: str, i: int, shot_num: int, solved: bool) -> dict[str,
         "completion": plan,
         "plan": plan,
         "label": label,
-        "success": solved,
-        "reward": 1.0 if solved else -0.5,
+        "success": success,
+        "reward": 1.0 if success else -0.5,
         "detail": "",
         "plan_size": 8,
-        "failing_step": None if solved else 3,
+        "failing_step": None if success else 3,
         "goals_satisfied": None,
         "goals_total": 3,
     }

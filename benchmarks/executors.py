@@ -30,8 +30,11 @@ COMMANDS = (["problems"], ["evaluate", "--method", "base"])  # that take --engin
 def main(recipe: str = "workflow/recipes/quick.yaml") -> None:
     print("| run | jobs | wall s | s more a job |\n|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the cluster's last files
-        local, submitted = build_project(Path(name) / "local", recipe), build_project(Path(name) / "slurm", recipe)
-        wall, output = run(local, ["snakemake", "--cores", "2"])
+        local_project, slurm_project = (
+            build_project(Path(name) / "local", recipe),
+            build_project(Path(name) / "slurm", recipe),
+        )
+        wall, output = run(local_project, ["snakemake", "--cores", "2"])
         print(f"| local | {count_stages(output)} | {wall:.0f} | |", flush=True)
         if missing := find_missing() or find_missing_plugin():
             print(f"| Slurm | {missing} | | |")
@@ -39,16 +42,16 @@ def main(recipe: str = "workflow/recipes/quick.yaml") -> None:
             cluster = SlurmCluster(Path(name) / "cluster")
             try:
                 command = ["snakemake", "--workflow-profile", "profiles/slurm", "--jobs", "2"]
-                slurm_wall, output = run(submitted, cluster.command(*command, folder=submitted))
+                slurm_wall, output = run(slurm_project, cluster.command(*command, folder=slurm_project))
             finally:
                 cluster.stop()
             jobs = len(re.findall(r"submitted with SLURM jobid", output))
             print(f"| Slurm | {jobs} | {slurm_wall:.0f} | {(slurm_wall - wall) / jobs:.1f} |", flush=True)
-            if crashes.read_hashes(local) != crashes.read_hashes(submitted):
+            if crashes.read_hashes(local_project) != crashes.read_hashes(slurm_project):
                 sys.exit("the hashes of the two runs differ")
         for command in COMMANDS:
-            plain, _ = run(local, ["planward", *command])
-            ray, _ = run(local, ["planward", *command, "--engine", "ray"])
+            plain, _ = run(local_project, ["planward", *command])
+            ray, _ = run(local_project, ["planward", *command, "--engine", "ray"])
             print(
                 f"| {' '.join(command)} | 1 | {plain:.1f} | |\n| with Ray | 1 | {ray:.1f} | {ray - plain:.1f} |",
                 flush=True,
@@ -71,12 +74,12 @@ def run(folder: Path, command: list[str]) -> tuple[float, str]:
     """The seconds that a command takes in a folder, and what it prints."""
     environment = os.environ | {"PATH": PATH, "PYTHONPATH": str(folder / "src"), "PLANWARD_GPU": "0"}  # Slurm has none
     start = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout[-4000:]}")
-    return time.perf_counter() - start, done.stdout
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}: exit status {process.returncode}\n{process.stdout[-4000:]}")
+    return time.perf_counter() - start, process.stdout
 
 
 def count_stages(output: str) -> int:

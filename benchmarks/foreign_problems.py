@@ -30,9 +30,9 @@ def write_blocks(rng: Random) -> str:
     """Blocks b1, ... in random towers; every `on` of the goal is listed, from the first block on."""
     blocks = [f"b{i}" for i in range(1, rng.randint(4, 7) + 1)]
     init, goal = _sample_supports(rng, blocks), _sample_supports(rng, blocks)
-    covered = {lower for lower in init.values() if lower}
+    supports = {lower for lower in init.values() if lower}
     facts = [f"(on {upper} {lower})" if lower else f"(on-table {upper})" for upper, lower in init.items()]
-    facts += [f"(clear {block})" for block in blocks if block not in covered]
+    facts += [f"(clear {block})" for block in blocks if block not in supports]
     goals = [f"(on {upper} {lower})" for upper, lower in goal.items() if lower]
     return _render("bw-rand", "blocksworld-4ops", " ".join(blocks), ["(arm-empty)", *facts], goals or ["(arm-empty)"])
 
@@ -48,17 +48,17 @@ def _sample_supports(rng: Random, blocks: list[str]) -> dict[str, str | None]:
 
 def write_ferry(rng: Random) -> str:
     """Untyped, with static predicates for kinds and inequality; numbers begin at 0."""
-    places = [f"l{i}" for i in range(rng.randint(3, 5))]
+    locations = [f"l{i}" for i in range(rng.randint(3, 5))]
     cars = [f"c{i}" for i in range(rng.randint(2, 5))]
-    facts = [f"(location {place})" for place in places] + [f"(car {car})" for car in cars]
-    facts += [f"(not-eq {a} {b})" for a in places for b in places if a != b]
+    facts = [f"(location {location})" for location in locations] + [f"(car {car})" for car in cars]
+    facts += [f"(not-eq {a} {b})" for a in locations for b in locations if a != b]
     facts += [
         "(empty-ferry)",
-        *(f"(at {car} {rng.choice(places)})" for car in cars),
-        f"(at-ferry {rng.choice(places)})",
+        *(f"(at {car} {rng.choice(locations)})" for car in cars),
+        f"(at-ferry {rng.choice(locations)})",
     ]
-    goals = [f"(at {car} {rng.choice(places)})" for car in cars]
-    return _render(f"ferry-l{len(places)}-c{len(cars)}", "ferry", " ".join(places + cars), facts, goals)
+    goals = [f"(at {car} {rng.choice(locations)})" for car in cars]
+    return _render(f"ferry-l{len(locations)}-c{len(cars)}", "ferry", " ".join(locations + cars), facts, goals)
 
 
 def write_grippers(rng: Random) -> str:
@@ -81,11 +81,11 @@ def write_spanner(rng: Random) -> str:
     """A path from the shed, with locations numbered from there, to the gate."""
     spanners = [f"spanner{i}" for i in range(1, rng.randint(2, 5) + 1)]
     nuts = [f"nut{i}" for i in range(1, rng.randint(1, len(spanners)) + 1)]
-    places = [f"location{i}" for i in range(1, rng.randint(3, 6) + 1)]
+    locations = [f"location{i}" for i in range(1, rng.randint(3, 6) + 1)]
     facts = ["(at bob shed)"]
-    facts += [f"(at {spanner} {rng.choice(places)}) (useable {spanner})" for spanner in spanners]
+    facts += [f"(at {spanner} {rng.choice(locations)}) (useable {spanner})" for spanner in spanners]
     facts += [f"(loose {nut}) (at {nut} gate)" for nut in nuts]
-    path = ["shed", *places, "gate"]
+    path = ["shed", *locations, "gate"]
     facts += [f"(link {here} {there})" for here, there in pairwise(path)]
     objects = f"bob - man {' '.join(spanners)} - spanner {' '.join(nuts)} - nut {' '.join(path)} - location"
     return _render("prob", "spanner", objects, facts, [f"(tightened {nut})" for nut in nuts])
@@ -158,8 +158,8 @@ def main() -> None:
             verdicts = task.judge(list(zip(records, plans, strict=True)))
             unknown = sum(tokenizer.unk_token_id in row for row in ids)
             for style in STYLES:
-                solved = [v.success for record, v in zip(records, verdicts, strict=True) if record.domain == style]
-                print(f"{path:40} {style:12} {sum(solved)} of {len(solved)}")
+                successes = [v.success for record, v in zip(records, verdicts, strict=True) if record.domain == style]
+                print(f"{path:40} {style:12} {sum(successes)} of {len(successes)}")
             total = sum(verdict.success for verdict in verdicts)
             print(f"{path:40} {'all':12} {total} of {len(verdicts)}; {unknown} prompts with unknown words")
 

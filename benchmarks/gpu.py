@@ -414,22 +414,24 @@ def run_as_child(options: argparse.Namespace, shape: Shape) -> None:
     """Measure what the command line names and print it as a line of JSON."""
     folder, *names = options.child
     try:
-        measured = measure(*names, Path(folder), shape) if names else write_weights(Path(folder), shape)
+        measurement = measure(*names, Path(folder), shape) if names else write_weights(Path(folder), shape)
     except NotMeasured as error:
-        measured = {"error": str(error)}
+        measurement = {"error": str(error)}
     from accelerate import PartialState
 
     if PartialState().is_main_process:
-        print(json.dumps({"measured": measured}), flush=True)
+        print(json.dumps({"measured": measurement}), flush=True)
 
 
 def list_measurements(options: argparse.Namespace, gpus: int) -> list[tuple[str, str, int]]:
     """Return the engine, the phase and the number of processes of each measurement."""
-    listed = [(engine, phase, 1) for engine in options.engines for phase in ENGINES[engine] if phase in options.phases]
+    measurements = [
+        (engine, phase, 1) for engine in options.engines for phase in ENGINES[engine] if phase in options.phases
+    ]
     processes = options.processes or min(gpus, 2)
-    if processes > 1 and ("TRL", "grpo", 1) in listed:
-        listed.append(("TRL", "grpo", processes))
-    return listed
+    if processes > 1 and ("TRL", "grpo", 1) in measurements:
+        measurements.append(("TRL", "grpo", processes))
+    return measurements
 
 
 def format_header(name: str, shape: Shape, machine: dict[str, Any]) -> str:
@@ -479,8 +481,8 @@ def main() -> None:
             print(format_header(options.shape, shape, machine), flush=True)
         rows = []
         for engine, phase, processes in list_measurements(options, machine["gpus"]):
-            measured = run_child(options.shape, Path(name), engine, phase, processes=processes)
-            rows.append({"engine": engine, "phase": phase, "processes": processes} | measured)
+            measurement = run_child(options.shape, Path(name), engine, phase, processes=processes)
+            rows.append({"engine": engine, "phase": phase, "processes": processes} | measurement)
             if not options.json:
                 print(format_row(rows[-1]), flush=True)
     if options.json:

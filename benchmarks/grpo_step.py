@@ -53,14 +53,14 @@ class MethodTimer:
     def __init__(self, owner: type, method: str, time: Callable[[], float] = perf_counter) -> None:
         self.seconds, original = 0.0, getattr(owner, method)
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed_method(*args: Any, **kwargs: Any) -> Any:
             start = time()
             try:
                 return original(*args, **kwargs)
             finally:
                 self.seconds += time() - start
 
-        setattr(owner, method, timed)
+        setattr(owner, method, timed_method)
 
 
 class TokenCounter:

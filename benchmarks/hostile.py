@@ -40,11 +40,11 @@ def run_split(names: Sequence[str], timeout: float) -> dict[str, Any]:
     lines = [write_shape(problems, name) for name in names]
     (problems / "problems.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, resource.RLIM_INFINITY))
-    started = perf_counter()
+    start = perf_counter()
     split.run(params.model_copy(update=changes))
-    seconds = perf_counter() - started
+    seconds = perf_counter() - start
     rows = map(json.loads, Path("results/split/quarantine.jsonl").read_text().splitlines())
-    peaks = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    peaks = [resource.getrusage(target).ru_maxrss / 1024 for target in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {"reasons": {row["line"]: row["reason"] for row in rows}, "seconds": seconds, "peak_mb": max(peaks)}
 
 
@@ -61,10 +61,10 @@ def main() -> None:
         other = "plain" if name != "plain" else "goal over 2 variables"  # a domain needs a valid line
         with TemporaryDirectory() as folder:
             command = [sys.executable, str(Path(__file__).absolute()), "--split", other, name]
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, "--timeout", str(args.timeout)], cwd=folder, stdout=subprocess.PIPE, text=True, check=True
             )
-        result = json.loads(done.stdout)
+        result = json.loads(process.stdout)
         reason = result["reasons"].get("2", "accepted").replace(f"{DOMAIN}/", "")
         print(f"| {name} | {reason} | {result['seconds']:.1f} | {result['peak_mb']:.0f} |", flush=True)
 

@@ -34,25 +34,28 @@ def compute_logits(model: ModelConfig, path: Path, prompts: list[list[int]]) -> 
 
 def main() -> None:
     changes = {"path": sys.argv[1], "backend": "transformers", "load_in_4bit": True, "lora": LORA}
-    quantised = ModelConfig.model_validate(load_params().model.model_dump() | changes)
-    whole = quantised.model_copy(update={"load_in_4bit": False})
+    config_4bit = ModelConfig.model_validate(load_params().model.model_dump() | changes)
+    plain_config = config_4bit.model_copy(update={"load_in_4bit": False})
     torch.manual_seed(0)
-    network, tokenizer = models.load_model(whole, sys.argv[1], 0, 0)
+    network, tokenizer = models.load_model(plain_config, sys.argv[1], 0, 0)
     records = islice(read_records(Path(sys.argv[2])), 4)
     prompts = [encode_prompt(tokenizer, [{"role": "user", "content": record.prompt}], {}) for record in records]
-    network = get_peft_model(network, models.build_lora_config(quantised, network))
+    network = get_peft_model(network, models.build_lora_config(config_4bit, network))
     for name, parameter in network.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.02)
     with TemporaryDirectory() as name:
-        adapter, merged = Path(name, "adapter"), Path(name, "merged")
-        models.save_model(network, tokenizer, adapter, adapter=True)
-        models.save_model(network.to(torch.bfloat16), tokenizer, merged)
-        logits = compute_logits(quantised, adapter, prompts)
-        for label, config, path in (("merged", quantised, merged), ("weights not quantised", whole, adapter)):
+        adapter_folder, merged_folder = Path(name, "adapter"), Path(name, "merged")
+        models.save_model(network, tokenizer, adapter_folder, adapter=True)
+        models.save_model(network.to(torch.bfloat16), tokenizer, merged_folder)
+        logits = compute_logits(config_4bit, adapter_folder, prompts)
+        for label, config, path in (
+            ("merged", config_4bit, merged_folder),
+            ("weights not quantised", plain_config, adapter_folder),
+        ):
             other = compute_logits(config, path, prompts)
-            difference, changed = (logits - other).abs().mean(dtype=torch.float), logits.argmax(1) != other.argmax(1)
-            print(f"{label}: {difference:.2f}, {changed.float().mean():.1%} of {len(logits)} tokens")
+            difference, flips = (logits - other).abs().mean(dtype=torch.float), logits.argmax(1) != other.argmax(1)
+            print(f"{label}: {difference:.2f}, {flips.float().mean():.1%} of {len(logits)} tokens")
 
 
 if __name__ == "__main__":

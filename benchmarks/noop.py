@@ -24,9 +24,9 @@ def main(repeats: int) -> None:
         seconds = []
         for _ in range(repeats):
             start = time.perf_counter()
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            process = subprocess.run(command, capture_output=True, text=True, check=True)
             seconds.append(time.perf_counter() - start)
-            if "Running stage" in done.stdout or "Execute" in done.stderr:
+            if "Running stage" in process.stdout or "Execute" in process.stderr:
                 sys.exit(f"{name} had something to do: run it once, then measure")
         print(f"{name:11} {min(seconds):6.2f} {statistics.median(seconds):6.2f} {max(seconds):6.2f} s")
 

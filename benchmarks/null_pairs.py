@@ -54,8 +54,8 @@ def main() -> None:
     print(f"{runs} trained runs and base, shots {first.shot_nums}, {len(first.problems)} problems")
     print(f"{'null':<10}{'pairs':>6}{'cells':>7}{'p < 0.05':>10}{'different':>11}{'tables with any':>17}  95 %")
     print_null("drawn", [draw_pair(first, rng) for _ in range(options.pairs)])
-    mixed = folder_pairs + seed_pairs or list(iter_rotations(list_sides(first)[0]))
-    print_null("swapped", [swap_problems(mixed[i % len(mixed)], rng) for i in range(options.pairs)])
+    pool = folder_pairs + seed_pairs or list(iter_rotations(list_sides(first)[0]))
+    print_null("swapped", [swap_problems(pool[i % len(pool)], rng) for i in range(options.pairs)])
     if seed_pairs:
         print_null("seeds", seed_pairs)
         components = estimate_seed_variance(first)
@@ -118,8 +118,8 @@ def iter_rotations(side: Side) -> Iterator[Pair]:
 
 def swap_problems(pair: Pair, rng: np.random.Generator) -> Pair:
     a, b = pair
-    kept = rng.random(a.shape[-1]) < 0.5
-    return np.where(kept, a, b), np.where(kept, b, a)
+    keep = rng.random(a.shape[-1]) < 0.5
+    return np.where(keep, a, b), np.where(keep, b, a)
 
 
 def simulate_seeds(pair: Pair, variance: float, rng: np.random.Generator) -> Pair:
@@ -133,32 +133,32 @@ def simulate_seeds(pair: Pair, variance: float, rng: np.random.Generator) -> Pai
     true = rng.normal(0, (2 * variance) ** 0.5, len(a))
     share = np.clip((1 + true / np.maximum(largest, 1e-9)) / 2, 0, 1)
     b_better = rng.random(better.shape) < share[:, None]
-    kept = np.where(better == 0, rng.random(better.shape) < 0.5, b_better == (better > 0))[:, None]
-    return np.where(kept, a, b), np.where(kept, b, a)
+    keep = np.where(better == 0, rng.random(better.shape) < 0.5, b_better == (better > 0))[:, None]
+    return np.where(keep, a, b), np.where(keep, b, a)
 
 
 def estimate_seed_variance(success: SuccessArrays) -> VarianceComponents:
     """Variance of a run's success between seeds, over all runs and numbers of worked examples."""
-    trained = list_trained(success)
-    cells = [array[:, k].astype(float) for array in trained for k in range(len(success.shot_nums))]
-    components = estimate_components(cells, 1 - ALPHA, len(trained))
+    arrays = list_trained(success)
+    cells = [array[:, k].astype(float) for array in arrays for k in range(len(success.shot_nums))]
+    components = estimate_components(cells, 1 - ALPHA, len(arrays))
     assert components
     return components
 
 
 def print_null(name: str, pairs: Sequence[Pair]) -> None:
     """Print shares of cells and of tables in which something is found, with Wilson's interval for the tables."""
-    unadjusted, adjusted, tables, cells = 0, 0, 0, 0
+    unadjusted_num, adjusted_num, tables, cells = 0, 0, 0, 0
     for a, b in pairs:
-        tested = [(x, y) for run_a, run_b in zip(a, b, strict=True) if (run_a != run_b).any()
+        differing_cells = [(x, y) for run_a, run_b in zip(a, b, strict=True) if (run_a != run_b).any()
                   for x, y in zip(run_a, run_b, strict=True)]  # fmt: skip
-        p_values = [compute_p_value(x[None, None], y[None, None]) for x, y in tested]
-        rejected = [p < ALPHA for p in adjust_p_values(p_values)]
-        unadjusted, adjusted = unadjusted + sum(p < ALPHA for p in p_values), adjusted + sum(rejected)
-        tables, cells = tables + any(rejected), cells + len(tested)
+        p_values = [compute_p_value(x[None, None], y[None, None]) for x, y in differing_cells]
+        rejections = [p < ALPHA for p in adjust_p_values(p_values)]
+        unadjusted_num, adjusted_num = unadjusted_num + sum(p < ALPHA for p in p_values), adjusted_num + sum(rejections)
+        tables, cells = tables + any(rejections), cells + len(differing_cells)
     low, high = compute_wilson_interval(tables, len(pairs), 1 - ALPHA)
     print(
-        f"{name:<10}{len(pairs):>6}{cells:>7}{unadjusted / cells:>10.2%}{adjusted / cells:>11.2%}"
+        f"{name:<10}{len(pairs):>6}{cells:>7}{unadjusted_num / cells:>10.2%}{adjusted_num / cells:>11.2%}"
         f"{tables / len(pairs):>17.1%}  [{low:.1%}, {high:.1%}]"
     )
 

@@ -68,13 +68,13 @@ def time_generation(planner: Planner) -> list[float]:
     """Make the planner append the seconds of each generation to the list that is returned."""
     seconds, generate = list[float](), Planner._generate
 
-    def timed(*arguments: Any) -> Any:
+    def timed_generate(*arguments: Any) -> Any:
         start = perf_counter()
         samples = generate(planner, *arguments)
         seconds.append(perf_counter() - start)
         return samples
 
-    planner._generate = timed  # type: ignore[method-assign]
+    planner._generate = timed_generate  # type: ignore[method-assign]
     return seconds
 
 
@@ -91,14 +91,14 @@ def plan_plainly(planner: Planner, folder: Path, records: list[Record]) -> tuple
     for batch in batches:
         prompts = [encode_prompt(tokenizer, task.prompt(record, []), {}) for record in batch]
         begin = perf_counter()
-        padded = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
+        inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left")
         with torch.no_grad():
             tokens = planner.network.generate(
-                **padded.to(planner.network.device),
+                **inputs.to(planner.network.device),
                 max_new_tokens=planner.prompt_config.max_completion_tokens,
                 do_sample=False,
             )
-        completions += tokenizer.batch_decode(tokens[:, padded["input_ids"].shape[1] :], skip_special_tokens=True)
+        completions += tokenizer.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         generating += perf_counter() - begin
     plans = [task.undo_renaming(record, text) for record, text in zip(records, completions, strict=True)]
     verdicts = task.judge(list(zip(records, plans, strict=True)))

@@ -39,30 +39,30 @@ def main(repeats: int) -> None:
                 if missing := find_missing(name):
                     print(f"{name}: {missing}")
                     continue
-                place = root / f"{name}-{repeat}"
-                with serve(name, place / "server") as store:
-                    times = measure(project, place, store)
+                trial_folder = root / f"{name}-{repeat}"
+                with serve(name, trial_folder / "server") as store:
+                    times = measure(project, trial_folder, store)
                     if name == "folder" and not objects.exists():
                         shutil.copytree(store.url, objects)
-                    copy_there, copy_back = build_copies(name, objects, place / "copy", store)
+                    copy_there, copy_back = build_copies(name, objects, trial_folder / "copy", store)
                     times["copy there"], times["copy back"] = measure_time(copy_there), measure_time(copy_back)
-                for what, value in times.items():
-                    seconds.setdefault((name, what), []).append(value)
-                shutil.rmtree(place)
+                for operation, value in times.items():
+                    seconds.setdefault((name, operation), []).append(value)
+                shutil.rmtree(trial_folder)
         files = [path for path in objects.rglob("*") if path.is_file()]
         print(f"{len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB in the remote")
     print_table(seconds)
 
 
-def measure(project: Path, place: Path, store: Store) -> dict[str, float]:
+def measure(project: Path, folder: Path, store: Store) -> dict[str, float]:
     """Push the project's results from its own cache; pull them into fresh clones."""
 
     def clone(name: str) -> Path:
-        run(place, "git", "clone", "--quiet", str(project), name)
-        run(place / name, "dvc", "remote", "add", "--local", "--default", "store", store.url)
+        run(folder, "git", "clone", "--quiet", str(project), name)
+        run(folder / name, "dvc", "remote", "add", "--local", "--default", "store", store.url)
         for key, value in (store.options | store.credentials).items():
-            run(place / name, "dvc", "remote", "modify", "--local", "store", key, value)
-        return place / name
+            run(folder / name, "dvc", "remote", "modify", "--local", "store", key, value)
+        return folder / name
 
     cache = subprocess.run(["dvc", "cache", "dir"], cwd=project, capture_output=True, text=True, check=True).stdout
     source = clone("source")
@@ -71,7 +71,7 @@ def measure(project: Path, place: Path, store: Store) -> dict[str, float]:
     times["push again"] = measure_time(lambda: run(source, "dvc", "push"))
     times["clone and pull"] = measure_time(lambda: run(clone("reader"), "dvc", "pull"))
     times["report alone"] = measure_time(lambda: run(clone("visitor"), "dvc", "pull", "results/report.html"))
-    if not (place / "reader/results/report.html").is_file():
+    if not (folder / "reader/results/report.html").is_file():
         sys.exit("there is no results/report.html after `dvc pull`: run `make report`, then measure")
     return times
 
@@ -115,9 +115,9 @@ def build_copies(name: str, objects: Path, folder: Path, store: Store) -> Copies
 
 
 def run(folder: Path, *command: str) -> None:
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}")
+    process = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{process.stdout}")
 
 
 def measure_time(action: Callable[[], None]) -> float:
@@ -129,10 +129,10 @@ def measure_time(action: Callable[[], None]) -> float:
 def print_table(seconds: dict[tuple[str, str], list[float]]) -> None:
     copies = {"push": "copy there", "clone and pull": "copy back"}
     print(f"{'':6} {'':14} {'median':>7} {'min':>7} {'max':>7} {'to copy':>7}")
-    for (name, what), values in seconds.items():
+    for (name, operation), values in seconds.items():
         median = statistics.median(values)
-        ratio = f"{median / statistics.median(seconds[name, copies[what]]):7.1f}" if what in copies else ""
-        print(f"{name:6} {what:14} {median:7.1f} {min(values):7.1f} {max(values):7.1f} {ratio}")
+        ratio = f"{median / statistics.median(seconds[name, copies[operation]]):7.1f}" if operation in copies else ""
+        print(f"{name:6} {operation:14} {median:7.1f} {min(values):7.1f} {max(values):7.1f} {ratio}")
 
 
 if __name__ == "__main__":

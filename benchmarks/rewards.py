@@ -57,8 +57,10 @@ def main() -> None:
         start = perf_counter()
         expected = score_cases(cases)
         first_pass_s = perf_counter() - start
-        stored = [(prediction.label, prediction.reward) for prediction in predictions]
-        equal = sum((score["label"], score["verdict"]) == pair for score, pair in zip(expected, stored, strict=True))
+        stored_pairs = [(prediction.label, prediction.reward) for prediction in predictions]
+        equal = sum(
+            (score["label"], score["verdict"]) == pair for score, pair in zip(expected, stored_pairs, strict=True)
+        )
         print_line(
             f"{len(cases)} completions; equal to VAL's stored verdict: {equal}; first pass: {first_pass_s:.1f} s\n"
         )
@@ -145,8 +147,8 @@ def measure_seconds(scorer: Scorer, cases: Sequence[Case], repeats: int, expecte
         scores = scorer(cases)
         seconds.append(perf_counter() - start)
         if scores != expected:
-            differing = next(pair for pair in zip(scores, expected, strict=True) if pair[0] != pair[1])
-            raise SystemExit(f"scores differ: {json.dumps(differing)}")
+            difference = next(pair for pair in zip(scores, expected, strict=True) if pair[0] != pair[1])
+            raise SystemExit(f"scores differ: {json.dumps(difference)}")
     return median(seconds[WARM_UP_ROUNDS:])
 
 

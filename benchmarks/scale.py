@@ -143,19 +143,19 @@ def iter_input(stage: str, folder: Path) -> Iterator[bytes]:
 
 def time_loop(stage: str, folder: Path) -> tuple[float, float | None]:
     """Seconds of json.loads on each line of a stage's input, and with VAL's verdicts, from those on the first lines."""
-    start, count, judged, judging = time.perf_counter(), 0, 0, 0.0
+    start, count, verdict_num, val_s = time.perf_counter(), 0, 0, 0.0
     for line in iter_input(stage, folder):
         row = json.loads(line)
         count += 1
-        if stage == "split" and judged < LOOP_SAMPLE:
-            began = time.perf_counter()
+        if stage == "split" and verdict_num < LOOP_SAMPLE:
+            val_start = time.perf_counter()
             domain, problem = (
                 folder / "results/problems" / row["meta"][f"{name}_file"] for name in ("domain", "problem")
             )
             assert val.validate(domain, problem, row["response"]).label is Label.SUCCESS
-            judged, judging = judged + 1, judging + time.perf_counter() - began
-    seconds = time.perf_counter() - start - judging
-    return seconds, seconds + judging / judged * count if judged else None
+            verdict_num, val_s = verdict_num + 1, val_s + time.perf_counter() - val_start
+    seconds = time.perf_counter() - start - val_s
+    return seconds, seconds + val_s / verdict_num * count if verdict_num else None
 
 
 def prepare_input(stage: str, lines: int, folder: Path, workers: int) -> None:
@@ -192,10 +192,10 @@ def main() -> None:
     folder = (args.folder / str(args.lines)).resolve()
     create_project(folder, args.lines, args.workers)
     prepare_input(args.stage, args.lines, folder, args.workers)
-    used = run_stage(args.stage, folder, args.workers)
+    usage = run_stage(args.stage, folder, args.workers)
     sys.stdout.write(
-        f"{args.stage}, {args.lines} lines, {args.workers} workers: {used['s']:.1f} s, {used['cpu_s']:.1f} CPU s; "
-        f"largest process {used['largest_mb']:.0f} MB, all together {used['all_mb']:.0f} MB\n"
+        f"{args.stage}, {args.lines} lines, {args.workers} workers: {usage['s']:.1f} s, {usage['cpu_s']:.1f} CPU s; "
+        f"largest process {usage['largest_mb']:.0f} MB, all together {usage['all_mb']:.0f} MB\n"
     )
     if args.loop and args.stage != "problems":
         seconds, with_val = time_loop(args.stage, folder)

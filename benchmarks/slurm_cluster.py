@@ -94,10 +94,10 @@ class SlurmCluster:
 
     def run(self, *command: str) -> str:
         """What a command prints in the cluster."""
-        done = subprocess.run(
+        process = subprocess.run(
             self.command(*command), env=os.environ | {"PATH": PATH}, capture_output=True, text=True, check=True
         )
-        return done.stdout
+        return process.stdout
 
     def list_jobs(self, state: str, rule: str) -> list[str]:
         """The ids of a rule's jobs in a state; of an array, one for each of its jobs."""

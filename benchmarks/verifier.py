@@ -182,8 +182,8 @@ def measure_growth(folder: Path, scale: Scale, seed: int) -> None:
         for objects, length in product(scale.sizes, scale.sizes):
             workload = build_ferry_workload(folder, Random(f"{seed}:{objects}:{length}"), objects, length, len(marks))
             ready = measure_time(partial(prepare_reading, workload), scale.repeats).wall
-            first = measure_time(partial(prepare_verification, workload, cached=False), scale.repeats).wall
-            again = measure_time(partial(prepare_verification, workload, cached=True), scale.repeats).wall
+            first = measure_time(partial(prepare_verification, workload, is_cached=False), scale.repeats).wall
+            again = measure_time(partial(prepare_verification, workload, is_cached=True), scale.repeats).wall
             validate = measure_time(partial(prepare_validate, [workload]), scale.slow_repeats).wall
             times = (ready, first, first / length, again, again / length, validate)
             name = f"{objects} objects, {length} actions{marks}"
@@ -206,7 +206,7 @@ def measure_search(folder: Path, scale: Scale, seed: int) -> None:
 def compare_with_val(
     workloads_by_domain: Iterator[tuple[str, list[Workload]]],
     in_process: Callable[[list[Workload]], Work],
-    wrapped: Callable[[list[Workload]], Work],
+    prepare_wrapper: Callable[[list[Workload]], Work],
     scale: Scale,
 ) -> None:
     """Measure each domain; print a row for each, and one for all."""
@@ -217,7 +217,7 @@ def compare_with_val(
         times = [
             measure_time(partial(in_process, workloads), scale.repeats),
             measure_time(partial(prepare_validate, workloads), scale.slow_repeats),
-            measure_time(partial(wrapped, workloads), scale.slow_repeats),
+            measure_time(partial(prepare_wrapper, workloads), scale.slow_repeats),
         ]
         number = sum(len(workload.plans) for workload in workloads)
         print_line(format_val_row(name, number, *times))
@@ -230,15 +230,15 @@ def compare_with_val(
 
 def measure_time(prepare: Callable[[], Work], repeats: int) -> Seconds:
     """Return medians over the repeats."""
-    measured: list[tuple[float, float, float]] = []
+    times: list[tuple[float, float, float]] = []
     for _ in range(repeats):
         work = prepare()
         gc.collect()
         starts = (perf_counter(), process_time(), read_children_cpu_s())
         work()
         ends = (perf_counter(), process_time(), read_children_cpu_s())
-        measured.append((ends[0] - starts[0], ends[1] - starts[1], ends[2] - starts[2]))
-    return Seconds(*(median(column) for column in zip(*measured, strict=True)))
+        times.append((ends[0] - starts[0], ends[1] - starts[1], ends[2] - starts[2]))
+    return Seconds(*(median(column) for column in zip(*times, strict=True)))
 
 
 def read_children_cpu_s() -> float:
@@ -273,9 +273,9 @@ def prepare_reading(workload: Workload) -> Work:
     return lambda: PlanVerifier(load_problem(workload.problem_file, domain))
 
 
-def prepare_verification(workload: Workload, cached: bool) -> Work:
+def prepare_verification(workload: Workload, is_cached: bool) -> Work:
     verifier = PlanVerifier(load_problem(workload.problem_file, parse_domain_again(workload)))
-    if cached:
+    if is_cached:
         verifier.verify(workload.plans[0])
     return partial(verifier.verify, workload.plans[0])
 
@@ -345,11 +345,11 @@ def validate_unified(workloads: Sequence[Workload]) -> list[bool | None]:
             problem = reader.parse_problem(str(workload.domain_file), str(workload.problem_file))
         for plan in workload.plans:
             try:
-                parsed = reader.parse_plan_string(problem, "\n".join(plan))
+                sequential_plan = reader.parse_plan_string(problem, "\n".join(plan))
             except Exception:  # such as AssertionError for undeclared objects
                 verdicts.append(None)
             else:
-                verdicts.append(validator.validate(problem, parsed).status.name == "VALID")
+                verdicts.append(validator.validate(problem, sequential_plan).status.name == "VALID")
     return verdicts
 
 
@@ -409,7 +409,7 @@ def build_ferry_workload(folder: Path, rng: Random, objects: int, length: int, c
     """
     locations, cars = ([f"{letter}{i}" for i in range(objects // 2)] for letter in "lc")
     at = {car: rng.choice(locations) for car in cars}
-    ferry, plan, boarded = rng.choice(locations), list[str](), dict[str, None]()
+    ferry, plan, boarding_order = rng.choice(locations), list[str](), dict[str, None]()
     init = [f"(at-ferry {ferry})", "(empty-ferry)", *(f"(at {car} {location})" for car, location in at.items())]
     while len(plan) < length:
         car, goal = rng.choice(cars), rng.choice(locations)
@@ -426,11 +426,11 @@ def build_ferry_workload(folder: Path, rng: Random, objects: int, length: int, c
             ferry = there
             continue
         plan += trip
-        boarded.setdefault(car)
+        boarding_order.setdefault(car)
         ferry = at[car] = goal
     goals = [f"(at {car} {location})" for car, location in at.items()]
     # Cars that are never boarded come last, so that they violate no order.
-    order = [*boarded, *(car for car in cars if car not in boarded)]
+    order = [*boarding_order, *(car for car in cars if car not in boarding_order)]
     rules = [f"(sometime-before (on {later}) (on {earlier}))" for earlier, later in pairwise(order)][: objects // 10]
     if constraints == 2:
         rules.append("(forall (?c - car) (always (imply (on ?c) (not (empty-ferry)))))")
@@ -465,19 +465,19 @@ def verify_workload(workload: Workload) -> list[Outcome]:
 # Output
 
 
-def format_val_row(name: str, plans: int, in_process: Seconds, validate: Seconds, wrapped: Seconds) -> str:
-    rates = [format_rate(plans, seconds) for seconds in (in_process, validate, wrapped)]
+def format_val_row(name: str, plans: int, in_process: Seconds, validate: Seconds, wrapper: Seconds) -> str:
+    rates = [format_rate(plans, seconds) for seconds in (in_process, validate, wrapper)]
     ratios = (
         validate.wall / in_process.wall,
         validate.children / in_process.cpu,
-        wrapped.wall / in_process.wall,
+        wrapper.wall / in_process.wall,
     )
     return format_row(name, plans, *rates, *(f"{ratio:.0f}" for ratio in ratios))
 
 
-def format_unified_row(name: str, plans: int, in_process: Seconds, unified: Seconds, equal: int) -> str:
-    rates = (format_rate(plans, in_process), format_rate(plans, unified))
-    ratios = (f"{unified.wall / in_process.wall:.0f}", f"{unified.cpu / in_process.cpu:.0f}")
+def format_unified_row(name: str, plans: int, in_process: Seconds, by_unified: Seconds, equal: int) -> str:
+    rates = (format_rate(plans, in_process), format_rate(plans, by_unified))
+    ratios = (f"{by_unified.wall / in_process.wall:.0f}", f"{by_unified.cpu / in_process.cpu:.0f}")
     return format_row(name, plans, *rates, *ratios, f"{equal}/{plans}")
 
 

@@ -119,8 +119,8 @@ def sample_instance(rng: Random, domain: str, sizes: Mapping[str, tuple[int, int
             continue
         if not safety:
             return instance
-        if constrained := constrain_instance(rng, domain, instance, plan):
-            return constrained[0]
+        if result := constrain_instance(rng, domain, instance, plan):
+            return result[0]
     raise RuntimeError(f"{domain}: none of {MAX_SAMPLES} sampled problems meets the conditions")
 
 

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shipped() -> PlanningParams:
+def shipped_params() -> PlanningParams:
     """params.yaml as it is."""
     params = load_params(root=ROOT)
     assert isinstance(params, PlanningParams)
@@ -59,7 +59,7 @@ def shipped_selectors() -> SelectorsConfig:
 
 
 @pytest.fixture(scope="session")
-def small(shipped: PlanningParams) -> Callable[..., PlanningParams]:
+def small(shipped_params: PlanningParams) -> Callable[..., PlanningParams]:
     """The shipped parameters with a few small problems; keyword arguments are laid over them."""
 
     def small(**sections: Any) -> PlanningParams:
@@ -78,7 +78,7 @@ def small(shipped: PlanningParams) -> Callable[..., PlanningParams]:
             "grpo": {"steps": 10, "batch_size": 4},
             "ablations": {"run": []},
         }
-        raw = merge_values(shipped.model_dump(mode="json"), few)
+        raw = merge_values(shipped_params.model_dump(mode="json"), few)
         return PlanningParams.model_validate(merge_values(raw, sections))
 
     return small

@@ -48,8 +48,8 @@ def serve_replies(*script: Reply, default: Reply = Reply()) -> Iterator[Server]:
     replies = iter(script)
 
     def reply(_: str, body: dict[str, Any]) -> Reply:
-        chosen = next(replies, default)
-        return replace(chosen, body=build_answer(body)) if chosen.body is None else chosen
+        next_reply = next(replies, default)
+        return replace(next_reply, body=build_answer(body)) if next_reply.body is None else next_reply
 
     with _serve(reply) as server:
         yield server
@@ -81,15 +81,15 @@ def _serve(reply: Callable[[str, dict[str, Any]], Reply]) -> Iterator[Server]:
             server.bodies.append(body)
             server.headers.append({name.lower(): value for name, value in self.headers.items()})
             server.times.append(time.monotonic())
-            chosen = reply(self.path, body)
-            time.sleep(chosen.delay_s)
+            response = reply(self.path, body)
+            time.sleep(response.delay_s)
             active -= 1
             try:
-                self.send_response(chosen.status)
-                for name, value in chosen.headers.items():
+                self.send_response(response.status)
+                for name, value in response.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write((chosen.body or "").encode())
+                self.wfile.write((response.body or "").encode())
             except (BrokenPipeError, ConnectionResetError):
                 pass  # the client was killed, or did not wait
 

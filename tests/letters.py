@@ -43,8 +43,8 @@ class LettersTask:
         return sample_examples(problem, pool, count, seed)
 
     def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:
-        solved = [f"{example.prompt} : {self.reference_completion(example)} ;" for example in examples]
-        return " ".join([*solved, rename(problem.prompt, renaming), ":"])
+        example_texts = [f"{example.prompt} : {self.reference_completion(example)} ;" for example in examples]
+        return " ".join([*example_texts, rename(problem.prompt, renaming), ":"])
 
     def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:
         assert problem.response is not None

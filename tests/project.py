@@ -39,12 +39,12 @@ class Project(Repository):
 
     def locked(self) -> dict[str, object]:
         """What dvc.lock and workflow/*/dvc.lock record, by the addresses of the stages."""
-        found = dict(yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"])
+        stages_by_address = dict(yaml.safe_load((self.folder / "dvc.lock").read_text())["stages"])
         for lock in sorted(self.folder.glob("workflow/*/dvc.lock")):
             pipeline = lock.relative_to(self.folder).with_suffix(".yaml")
             stages = yaml.safe_load(lock.read_text())["stages"]
-            found |= {f"{pipeline}:{name}": stage for name, stage in stages.items()}
-        return found
+            stages_by_address |= {f"{pipeline}:{name}": stage for name, stage in stages.items()}
+        return stages_by_address
 
     def edit(self, old: str, new: str, name: str = "params.yaml") -> None:
         text = (self.folder / name).read_text()
@@ -60,8 +60,8 @@ class Project(Repository):
         elif block.language == "sh":
             self.run("bash", "-e", "-o", "pipefail", "-c", block.text)
         elif block.language == "console":
-            for command, shown in block.commands():
-                compare(shown, self.run("bash", "-e", "-c", command), command)
+            for command, shown_lines in block.commands():
+                compare(shown_lines, self.run("bash", "-e", "-c", command), command)
 
 
 @dataclass(frozen=True)
@@ -79,24 +79,24 @@ class Block:
     def commands(self) -> Iterator[tuple[str, list[str]]]:
         """Each command of a `console` block, with the lines that are shown below it."""
         for part in re.split(r"^\$ ", self.text, flags=re.M)[1:]:
-            command, *shown = part.splitlines()
-            yield command, shown
+            command, *shown_lines = part.splitlines()
+            yield command, shown_lines
 
 
 def tutorial(name: str) -> list[Block]:
     """The blocks of docs/tutorial/NAME.md, in order."""
-    text, section, found = (ROOT / f"docs/tutorial/{name}.md").read_text(), "", list[Block]()
+    text, section, blocks = (ROOT / f"docs/tutorial/{name}.md").read_text(), "", list[Block]()
     for match in re.finditer(rf"^## (?P<section>[^\n]+)$|{FENCE.pattern}", text, re.M | re.S):
         section = match["section"] or section
         if match["language"]:
-            found.append(Block(section, match["language"], match["title"] or "", match["text"]))
-    return found
+            blocks.append(Block(section, match["language"], match["title"] or "", match["text"]))
+    return blocks
 
 
-def compare(shown: list[str], printed: str, command: str) -> None:
+def compare(shown_lines: list[str], output: str, command: str) -> None:
     """Each line shown must be printed, in this order; `...` stands for anything."""
-    lines = iter(re.split(r"[\r\n]+", printed))
-    for line in shown:
+    lines = iter(re.split(r"[\r\n]+", output))
+    for line in shown_lines:
         pattern = ".*".join(map(re.escape, line.rstrip().split("...")))
-        found = line == "..." or any(re.fullmatch(pattern, own.rstrip()) for own in lines)
-        assert found, f"$ {command}\nprints no {line!r} here:\n{printed}"
+        is_printed = line == "..." or any(re.fullmatch(pattern, output_line.rstrip()) for output_line in lines)
+        assert is_printed, f"$ {command}\nprints no {line!r} here:\n{output}"

@@ -30,13 +30,15 @@ class Repository:
         environment = os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
         environment["PYTHONPATH"] = os.pathsep.join(paths)  # so that no stage has to restart with it
         environment |= {
-            f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+            f"GIT_{role}_{field}": "tester@example.org"
+            for role in ("AUTHOR", "COMMITTER")
+            for field in ("NAME", "EMAIL")
         }
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        assert process.returncode == 0, process.stdout
+        return process.stdout
 
     def commit(self) -> None:
         self.run("git", "add", "--all")

@@ -46,11 +46,11 @@ def build_prediction(method: str, size: int, domain: str, i: int, shot_num: int,
     Seeds other than 3407 shuffle differently and solve one problem more.
     """
     position = (7 * i + 3 * (domain == "ferry") + 3 * (seed != 3407)) % 10
-    solved = position < SKILL[method] + (size > 100) + (shot_num > 2) + (seed != 3407)
-    label = "success_plans" if solved else ("goal_not_satisfied", "precondition_violation", "plan_format_error")[i % 3]
+    success = position < SKILL[method] + (size > 100) + (shot_num > 2) + (seed != 3407)
+    label = "success_plans" if success else ("goal_not_satisfied", "precondition_violation", "plan_format_error")[i % 3]
     if is_constrained(i) and label == "goal_not_satisfied":
         label = "safety_constraints_violation"
-    failing = 2 if label in {"precondition_violation", "safety_constraints_violation"} else None
+    failing_step = 2 if label in {"precondition_violation", "safety_constraints_violation"} else None
     before = "constraints (sometime-before (on b1 b2) (on b3 b1))\nplan\n" if is_constrained(i) else "plan\n"
     plan = "" if label == "plan_format_error" else "(pick-up b1)\n(stack b1 b2)\n(pick-up b3)"
     return {
@@ -68,11 +68,11 @@ def build_prediction(method: str, size: int, domain: str, i: int, shot_num: int,
         "completion": plan or HOSTILE,
         "plan": plan,
         "label": label,
-        "success": solved,
-        "reward": 1.0 if solved else -0.5,
-        "detail": "" if solved else f"{label} <b>here</b>",
+        "success": success,
+        "reward": 1.0 if success else -0.5,
+        "detail": "" if success else f"{label} <b>here</b>",
         "plan_size": len(plan.splitlines()),
-        "failing_step": failing,
+        "failing_step": failing_step,
         "goals_satisfied": 1,
         "goals_total": 2,
     }

@@ -27,11 +27,11 @@ REPLACED = {"generated", "larger", "difficulty"}  # sections of domains
 
 def merge_values(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`base` with the values of `changes`; sections are merged, everything else is replaced."""
-    merged = dict(base)
+    values = dict(base)
     for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict) and key not in REPLACED
-        merged[key] = merge_values(merged[key], value) if both else value
-    return merged
+        both = isinstance(value, dict) and isinstance(values.get(key), dict) and key not in REPLACED
+        values[key] = merge_values(values[key], value) if both else value
+    return values
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

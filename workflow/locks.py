@@ -95,16 +95,16 @@ def find_closure(roots: Iterable[str], distributions: Mapping[str, Distribution]
     Raises:
         KeyError: a required package is not in `distributions`.
     """
-    todo, resolved = [(Requirement(line), "") for line in roots], set[tuple[str, str]]()
+    todo, resolved_extras = [(Requirement(line), "") for line in roots], set[tuple[str, str]]()
     while todo:
         requirement, parent_extra = todo.pop()
         name = canonicalize_name(requirement.name)
         if CUDA.fullmatch(name) or (requirement.marker and not requirement.marker.evaluate({"extra": parent_extra})):
             continue
-        for extra in {"", *requirement.extras} - {extra for known, extra in resolved if known == name}:
-            resolved.add((name, extra))
+        for extra in {"", *requirement.extras} - {extra for other, extra in resolved_extras if other == name}:
+            resolved_extras.add((name, extra))
             todo += [(Requirement(line), extra) for line in distributions[name].requires]
-    return {name for name, _ in resolved}
+    return {name for name, _ in resolved_extras}
 
 
 def build_locks(project: Mapping[str, Any], distributions: Mapping[str, Distribution]) -> dict[str, str]:
@@ -135,14 +135,14 @@ def resolve(roots: Iterable[str], constraints: Iterable[Path]) -> dict[str, Dist
         requirements, report = Path(folder, "requirements.txt"), Path(folder, "report.json")
         requirements.write_text("\n".join(roots), encoding="utf-8")
         options = ["--quiet", "--dry-run", "--ignore-installed", "--report", str(report), "-r", str(requirements)]
-        constrained = [argument for path in constraints for argument in ("-c", str(path))]
-        subprocess.run([sys.executable, "-m", "pip", "install", *options, *constrained], check=True)
-        chosen = [item["metadata"] for item in json.loads(report.read_bytes())["install"]]
+        constraint_options = [argument for path in constraints for argument in ("-c", str(path))]
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, *constraint_options], check=True)
+        packages = [item["metadata"] for item in json.loads(report.read_bytes())["install"]]
     return {
         canonicalize_name(item["name"]): Distribution(
             item["name"], item["version"], tuple(item.get("requires_dist", []))
         )
-        for item in chosen
+        for item in packages
     }
 
 

@@ -146,8 +146,8 @@ def inspect_python() -> Finding:
 
 def inspect_packages() -> Finding:
     """Compare installed versions with what Planward needs, and with requirements.lock where that is here."""
-    required, _ = read_requirements()
-    missing = [f"{need.name} ({_find_version(need.name) or 'missing'})" for need in required if not _is_met(need)]
+    requirements, _ = read_requirements()
+    missing = [f"{need.name} ({_find_version(need.name) or 'missing'})" for need in requirements if not _is_met(need)]
     programs = [name for name in ("dvc", "snakemake", "git") if is_project() and shutil.which(name) is None]
     fix = f"pip install -r {LOCK}, or make .venv/ready" if LOCK.exists() else format_install()
     if missing:
@@ -156,27 +156,27 @@ def inspect_packages() -> Finding:
         path_fix = f"put {Path(sys.executable).parent} on PATH, or install {' and '.join(programs)}"
         return Finding("packages", "fail", f"no program {', '.join(programs)} on PATH", path_fix)
     if not LOCK.exists():
-        return Finding("packages", "ok", f"all {len(required)} installed; no {LOCK} here to compare versions with")
-    locked = [line.partition("==") for line in LOCK.read_text(encoding="utf-8").splitlines() if "==" in line]
-    other = [f"{name} {_find_version(name)} ({version})" for name, _, version in locked if _differs(name, version)]
+        return Finding("packages", "ok", f"all {len(requirements)} installed; no {LOCK} here to compare versions with")
+    pins = [line.partition("==") for line in LOCK.read_text(encoding="utf-8").splitlines() if "==" in line]
+    other = [f"{name} {_find_version(name)} ({version})" for name, _, version in pins if _differs(name, version)]
     if other:
         names = ", ".join(other[:MAX_NAMES]) + (f" and {len(other) - MAX_NAMES} more" if len(other) > MAX_NAMES else "")
         return Finding("packages", "warn", f"{len(other)} not of the version in {LOCK}: {names}", fix)
-    return Finding("packages", "ok", f"all {len(locked)} as in {LOCK}")
+    return Finding("packages", "ok", f"all {len(pins)} as in {LOCK}")
 
 
 def inspect_extras(params: Mapping[str, Params]) -> Finding:
     """List optional packages that are not installed, and what they are for; a failure where parameters need them."""
     _, optional = read_requirements()
     missing = [name for name, needs in optional.items() if not all(map(_is_met, needs))]
-    needed = {}
+    keys_by_extra = {}
     for task, settings in params.items():
         if getattr(getattr(settings, "problems", None), "planner", "") == "fast-downward":
-            needed["fast-downward"] = f"{params_file(task)}: problems.planner"
+            keys_by_extra["fast-downward"] = f"{params_file(task)}: problems.planner"
         if list_missing(settings.logging):
-            needed["loggers"] = f"{PARAMS_FILE}: logging.report_to"
+            keys_by_extra["loggers"] = f"{PARAMS_FILE}: logging.report_to"
     for name in missing:
-        if key := needed.get(name):
+        if key := keys_by_extra.get(name):
             return Finding("extras", "fail", f"{key} needs {name}, which is missing", format_install(name))
     if not missing:
         return Finding("extras", "ok", "all installed")
@@ -303,10 +303,10 @@ def inspect_git() -> Finding:
     if missing:
         fix = " && ".join(f"git config {key} ..." for key in missing)
         return Finding("Git", "warn", f"no {' and '.join(missing)}: dvc exp run cannot commit", fix)
-    changed = [line[3:] for line in status.splitlines() if Path(line[3:]).name not in CHANGED_BY_RUNS]
-    if changed:
+    changes = [line[3:] for line in status.splitlines() if Path(line[3:]).name not in CHANGED_BY_RUNS]
+    if changes:
         text = (
-            f"{len(changed)} files differ from commit {commit}, such as {changed[0]}: results will not be of its code"
+            f"{len(changes)} files differ from commit {commit}, such as {changes[0]}: results will not be of its code"
         )
         return Finding("Git", "warn", text, "git commit")
     return Finding("Git", "ok", f"the code is that of commit {commit}")
@@ -401,8 +401,8 @@ def read_requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]
 
 
 def _parse_requirements(lines: Iterable[str]) -> list[Requirement]:
-    parsed = [Requirement(line) for line in lines]
-    return [need for need in parsed if not need.marker or "extra" in str(need.marker) or need.marker.evaluate()]
+    requirements = [Requirement(line) for line in lines]
+    return [need for need in requirements if not need.marker or "extra" in str(need.marker) or need.marker.evaluate()]
 
 
 def _find_version(name: str) -> str | None:
@@ -435,10 +435,10 @@ def _find_lock_holders(path: Path) -> Mapping[int, str]:
 def _run_command(*command: str) -> str | None:
     """The output of a command; None where it fails or does not exist."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.rstrip()
+    return process.stdout.rstrip()
 
 
 def _build_finding(name: str, faults: Sequence[str], status: Status = "fail") -> Finding:

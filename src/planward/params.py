@@ -109,8 +109,8 @@ class PromptConfig(Section):
     @field_validator("chat_template_options")
     @classmethod
     def check_chat_template_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(options.keys() & RESERVED_CHAT_OPTIONS):
-            raise ValueError(f"{', '.join(taken)}: an argument of apply_chat_template that the pipeline sets itself")
+        if keys := sorted(options.keys() & RESERVED_CHAT_OPTIONS):
+            raise ValueError(f"{', '.join(keys)}: an argument of apply_chat_template that the pipeline sets itself")
         return options
 
 
@@ -339,8 +339,8 @@ class EndpointConfig(Section):
     @field_validator("options")
     @classmethod
     def check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(options.keys() & {"model", "messages", "prompt", "n", "best_of", "stream"}):
-            raise ValueError(f"{', '.join(taken)}: a field of the request that the pipeline sets itself")
+        if keys := sorted(options.keys() & {"model", "messages", "prompt", "n", "best_of", "stream"}):
+            raise ValueError(f"{', '.join(keys)}: a field of the request that the pipeline sets itself")
         for key in LIMIT_FIELDS:
             if not (options.get(key) is None or (type(options[key]) is int and options[key] > 0)):
                 raise ValueError(f"{key}: must be a whole number above 0, or null")
@@ -439,17 +439,17 @@ class Params(Section):
         if name == "grpo":
             return self
         if name not in self.ablations.variants:
-            known = ", ".join(self.ablations.variants) or "none"
-            raise ParamsError(f"ablations.variants: no entry {name}; there are: {known}")
+            names = ", ".join(self.ablations.variants) or "none"
+            raise ParamsError(f"ablations.variants: no entry {name}; there are: {names}")
         plain = self.ablations.model_copy(update={"run": [], "variants": {}})  # a variant has no variants
         raw = self.model_copy(update={"ablations": plain}).model_dump(mode="json")
         lay_over(raw, self.ablations.variants[name])
         try:
-            varied = type(self).model_validate(raw)
+            variant_params = type(self).model_validate(raw)
         except ValidationError as error:
             faults = (f"ablations.variants.{name}.{fault}" for fault in _list_faults(error))
             raise ParamsError("; ".join(faults)) from None
-        return varied.model_copy(update={"ablations": self.ablations})
+        return variant_params.model_copy(update={"ablations": self.ablations})
 
     @model_validator(mode="after")
     def check_variants(self) -> Self:

@@ -129,13 +129,13 @@ def test_undefined_correlations_say_why_and_are_left_out_of_the_mean(
     regular = [(score, False, [score < 25]) for score in (10, 20, 30, 40)]
     odd = [(score, False, [success]) for score, success in zip(scores, successes, strict=True)]
     table = compute_difficulty_table(build_success({"odd": odd, "regular": regular}), {}, BY)
-    row, pooled = (find_row(table, domain, "base_success", "0") for domain in ("odd", "all"))
+    row, all_row = (find_row(table, domain, "base_success", "0") for domain in ("odd", "all"))
     assert (row["undefined"], row["domains"], row["n"]) == (reason, 0, len(scores))
     assert row[["correlation", "ci_low", "ci_high"]].isna().all()
-    assert (pooled["undefined"], pooled["domains"], pooled["n"]) == (f"odd: {reason}", 1, 4)
-    assert pooled["correlation"] == find_row(table, "regular", "base_success", "0")["correlation"]
-    alone = compute_difficulty_table(build_success({"odd": odd}), {}, BY)
-    assert math.isnan(find_row(alone, "all", "base_success", "0")["correlation"])
+    assert (all_row["undefined"], all_row["domains"], all_row["n"]) == (f"odd: {reason}", 1, 4)
+    assert all_row["correlation"] == find_row(table, "regular", "base_success", "0")["correlation"]
+    odd_table = compute_difficulty_table(build_success({"odd": odd}), {}, BY)
+    assert math.isnan(find_row(odd_table, "all", "base_success", "0")["correlation"])
 
 
 def test_missing_or_equal_lengths_are_named() -> None:
@@ -150,15 +150,17 @@ def test_missing_or_equal_lengths_are_named() -> None:
 def test_problems_with_and_without_constraints_are_told_apart() -> None:
     """Alone each kind is ordered perfectly, together they are not; a test set of one kind has no such rows."""
     plain = [(score, False, [score < 35]) for score in (10, 20, 30, 40)]
-    constrained = [(score, True, [score < 15]) for score in (10, 20, 30, 40)]
-    table = compute_difficulty_table(build_success({"a": [*plain, *constrained]}), {}, BY)
-    values = {kind: find_row(table, "a", "base_success", "0", kind)["correlation"] for kind in set(table["problems"])}
+    with_constraints = [(score, True, [score < 15]) for score in (10, 20, 30, 40)]
+    table = compute_difficulty_table(build_success({"a": [*plain, *with_constraints]}), {}, BY)
+    values = {
+        subset: find_row(table, "a", "base_success", "0", subset)["correlation"] for subset in set(table["problems"])
+    }
     assert values.keys() == {"all", "constrained", "unconstrained"}
     assert values["constrained"] == pytest.approx(spearmanr([1, 2, 3, 4], [1, 0, 0, 0]).statistic)
     assert values["unconstrained"] == pytest.approx(spearmanr([1, 2, 3, 4], [1, 1, 1, 0]).statistic)
-    pooled = [cell[0] for cell in (*plain, *constrained)], [cell[2][0] for cell in (*plain, *constrained)]
-    assert values["all"] == pytest.approx(spearmanr(*pooled).statistic)
-    only = compute_difficulty_table(build_success({"a": constrained}), {}, BY)
+    columns = [cell[0] for cell in (*plain, *with_constraints)], [cell[2][0] for cell in (*plain, *with_constraints)]
+    assert values["all"] == pytest.approx(spearmanr(*columns).statistic)
+    only = compute_difficulty_table(build_success({"a": with_constraints}), {}, BY)
     assert set(only["problems"]) == {"all"}
 
 

@@ -89,8 +89,8 @@ def test_files_are_those_that_the_parameters_ask_for(write: Write, tmp_path: Pat
     write(Run("pointer-sft", 200, 7))
     write(Run("grpo", 200, 8)).unlink()  # evaluated no more: only its RUN.json is left
     assert list_prediction_files(tmp_path, params) == dict(zip(paths, [BASE, GRPO, SFT], strict=True))
-    selected = list_prediction_files(tmp_path, params, SELECTORS)
-    assert list(selected.values()) == [Run("pointer-sft", 200, 7)]
+    selector_files = list_prediction_files(tmp_path, params, SELECTORS)
+    assert list(selector_files.values()) == [Run("pointer-sft", 200, 7)]
 
 
 def test_rows_of_all_files_are_read(write: Write, tmp_path: Path, params: Params) -> None:

@@ -59,15 +59,15 @@ def answers(draw: st.DrawFn) -> tuple[SampledAnswer, int]:
 
 
 @given(answers())
-def test_pass_at_k_is_the_share_of_sets_with_a_success(drawn: tuple[SampledAnswer, int]) -> None:
-    answer, k = drawn
+def test_pass_at_k_is_the_share_of_sets_with_a_success(sample: tuple[SampledAnswer, int]) -> None:
+    answer, k = sample
     sets = list(combinations(answer.successes, k))
     assert compute_pass_at_k([answer], k)[0] == pytest.approx(sum(map(any, sets)) / len(sets))
 
 
 @given(answers())
-def test_tokens_are_those_up_to_the_first_success_over_all_orders(drawn: tuple[SampledAnswer, int]) -> None:
-    answer, k = drawn
+def test_tokens_are_those_up_to_the_first_success_over_all_orders(sample: tuple[SampledAnswer, int]) -> None:
+    answer, k = sample
     orders = list(permutations(zip(answer.tokens, answer.successes, strict=True)))
     total = 0
     for order in orders:
@@ -93,12 +93,12 @@ def test_table_has_each_domain_and_k() -> None:
     assert list(table["pass_at_k"]) == [0.125, 0.5, 0, 0, 0.25, 1]
     assert list(table["n"]) == [16, 16, 8, 8, 8, 8]
     assert list(table["tokens"])[3:] == [10, 2.5, pytest.approx(sum([1, 3, 4.5, 5.5]) / 4 + 0.5, abs=2)]
-    pooled = table[table["domain"] == "all"]
-    assert (pooled["ci_low"] <= pooled["pass_at_k"]).all()
-    assert (pooled["ci_high"] >= pooled["pass_at_k"]).all()
-    nothing, everything = table.iloc[3], table.iloc[5]
-    assert nothing["ci_low"] == 0 < nothing["ci_high"]  # eight failures do not prove that nothing can succeed
-    assert everything["ci_low"] < 1 == everything["ci_high"]
+    all_rows = table[table["domain"] == "all"]
+    assert (all_rows["ci_low"] <= all_rows["pass_at_k"]).all()
+    assert (all_rows["ci_high"] >= all_rows["pass_at_k"]).all()
+    no_success, all_success = table.iloc[3], table.iloc[5]
+    assert no_success["ci_low"] == 0 < no_success["ci_high"]  # eight failures do not prove that nothing can succeed
+    assert all_success["ci_low"] < 1 == all_success["ci_high"]
 
 
 def test_table_names_run_and_samples() -> None:

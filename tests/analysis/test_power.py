@@ -63,9 +63,9 @@ def test_detectable_note_gives_one_number_or_the_range() -> None:
 def test_exact_power_equals_simulation(difference: float, discordance: float, problems: int, alpha: float) -> None:
     rng, draws, s = np.random.default_rng(1), 4000, max(difference, discordance)
     counts = rng.multinomial(problems, [(s - difference) / 2, (s + difference) / 2, 1 - s], size=draws)
-    rejected = [compute_sign_flip_p([-1] * a + [1] * b) < alpha for a, b, _ in counts]
+    rejections = [compute_sign_flip_p([-1] * a + [1] * b) < alpha for a, b, _ in counts]
     power = compute_exact_power(difference, discordance, problems, alpha)
-    assert np.mean(rejected) == pytest.approx(power, abs=4 * math.sqrt(max(power * (1 - power), 1e-4) / draws))
+    assert np.mean(rejections) == pytest.approx(power, abs=4 * math.sqrt(max(power * (1 - power), 1e-4) / draws))
 
 
 @given(discordances, st.integers(1, 3000), alphas)
@@ -128,17 +128,17 @@ def test_settings_power_equals_simulated_t_tests_over_seeds(seeds: int, problems
 
 def test_more_problems_do_not_replace_seeds() -> None:
     parts = VarianceComponents(seed=0.03**2, problem=0.05, both=0.1, seeds=3, seed_bounds=(0, 0))
-    unlimited, now = (compute_seeds_needed(0.03, parts, n, 0.05, 0.8) for n in (math.inf, 2000))
-    assert unlimited is not None
-    assert now is not None
-    assert 8 < unlimited < now
+    fewest_seeds, seeds_now = (compute_seeds_needed(0.03, parts, n, 0.05, 0.8) for n in (math.inf, 2000))
+    assert fewest_seeds is not None
+    assert seeds_now is not None
+    assert 8 < fewest_seeds < seeds_now
     assert compute_settings_power(0.03, parts, 3, 10**9, 0.05) < 0.4
     assert compute_seeds_needed(0.03, parts, 100, 0.05, 0.8) is None  # nor seeds for problems
     constant = VarianceComponents(seed=0.0, problem=0.0, both=0.0, seeds=3, seed_bounds=(0, 0))
     assert compute_seeds_needed(0.01, constant, 371, 0.05, 0.8) == 2
 
 
-def build_prediction(run: Run, i: int, shot_num: int, solved: bool) -> dict[str, object]:
+def build_prediction(run: Run, i: int, shot_num: int, success: bool) -> dict[str, object]:
     return {
         "id": f"p{i:03}",
         "domain": "ferry",
@@ -152,8 +152,8 @@ def build_prediction(run: Run, i: int, shot_num: int, solved: bool) -> dict[str,
         "prompt": "q",
         "completion": "",
         "plan": "",
-        "label": "success_plans" if solved else "plan_format_error",
-        "success": solved,
+        "label": "success_plans" if success else "plan_format_error",
+        "success": success,
         "reward": 0.0,
         "detail": "",
         "plan_size": 0,
@@ -185,9 +185,9 @@ def write_results(root: Path, seeds: tuple[int, ...]) -> None:
 
 def test_power_with_one_seed_computes_problems_only(project: Path) -> None:
     write_results(project, (3407,))
-    shown = CliRunner().invoke(app, ["power"])
-    assert shown.exit_code == 0, shown.output
-    text = " ".join(shown.output.split())
+    result = CliRunner().invoke(app, ["power"])
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
     assert "What 200 problems and 1 seed can find, GRPO, N = 200 minus SFT, N = 200" in text
     assert "cannot be told from one seed" in text
     assert "dvc exp run -S 'seeds=[3407,1,2]'" in text
@@ -221,13 +221,13 @@ def test_power_with_several_seeds_computes_seeds_needed(project: Path) -> None:
 
 def test_power_without_results_needs_a_discordance(project: Path) -> None:
     (project / "params.yaml").write_bytes(PARAMS.read_bytes())
-    by_hand = CliRunner().invoke(app, ["power", "--discordance", "0.2", "--difference", "5", "--problems", "371"])
-    assert by_hand.exit_code == 0
-    assert str(compute_problems_needed(0.05, 0.2, 0.05, 0.8)) in by_hand.output
-    assert f"{100 * compute_exact_detectable(0.2, 371, 0.05, 0.8):.1f}" in by_hand.output
-    missing = CliRunner().invoke(app, ["power"])
-    assert missing.exit_code == 2
-    assert "run `evaluate` first" in missing.output
+    result = CliRunner().invoke(app, ["power", "--discordance", "0.2", "--difference", "5", "--problems", "371"])
+    assert result.exit_code == 0
+    assert str(compute_problems_needed(0.05, 0.2, 0.05, 0.8)) in result.output
+    assert f"{100 * compute_exact_detectable(0.2, 371, 0.05, 0.8):.1f}" in result.output
+    result = CliRunner().invoke(app, ["power"])
+    assert result.exit_code == 2
+    assert "run `evaluate` first" in result.output
     write_results(project, (3407,))
-    unknown = CliRunner().invoke(app, ["power", "--a", "qlora"])
-    assert (unknown.exit_code, "no predictions of qlora" in unknown.output) == (2, True)
+    result = CliRunner().invoke(app, ["power", "--a", "qlora"])
+    assert (result.exit_code, "no predictions of qlora" in result.output) == (2, True)

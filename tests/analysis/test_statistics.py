@@ -94,24 +94,24 @@ def test_sign_flip_test_without_difference_and_in_the_normal_limit() -> None:
 
 def test_bootstrap_of_one_seed_equals_the_normal_approximation() -> None:
     n, rate = 2000, 0.3
-    solved = np.zeros((1, 1, n), dtype=bool)
-    solved[..., : int(n * rate)] = True
-    ((low, high),) = bootstrap_intervals(solved, ["d"] * n, 0.95, 20000, 1)
+    successes = np.zeros((1, 1, n), dtype=bool)
+    successes[..., : int(n * rate)] = True
+    ((low, high),) = bootstrap_intervals(successes, ["d"] * n, 0.95, 20000, 1)
     half = 1.959964 * math.sqrt(rate * (1 - rate) / n)
     assert (low, high) == pytest.approx((rate - half, rate + half), abs=0.0015)
 
 
 def test_bootstrap_does_not_resample_differences_between_strata() -> None:
-    solved = np.array([[[1] * 50 + [0] * 50]])
-    assert bootstrap_intervals(solved, ["easy"] * 50 + ["hard"] * 50, 0.95, 500, 1) == pytest.approx(0.5)
-    ((low, high),) = bootstrap_intervals(solved, ["one"] * 100, 0.95, 500, 1)
+    successes = np.array([[[1] * 50 + [0] * 50]])
+    assert bootstrap_intervals(successes, ["easy"] * 50 + ["hard"] * 50, 0.95, 500, 1) == pytest.approx(0.5)
+    ((low, high),) = bootstrap_intervals(successes, ["one"] * 100, 0.95, 500, 1)
     assert low < 0.45 < 0.55 < high
 
 
 def test_bootstrap_resamples_seeds() -> None:
-    solved = np.zeros((1, 4, 30))
-    solved[:, 2:] = 1  # two seeds solve everything, two nothing: only the draw of seeds matters
-    ((low, high),) = bootstrap_intervals(solved, ["d"] * 30, 0.8, 4000, 1)
+    successes = np.zeros((1, 4, 30))
+    successes[:, 2:] = 1  # two seeds solve everything, two nothing: only the draw of seeds matters
+    ((low, high),) = bootstrap_intervals(successes, ["d"] * 30, 0.8, 4000, 1)
     assert (low, high) == pytest.approx((0.25, 0.75))  # binomial of 4 draws: 10 % lies at 0.25, 90 % at 0.75
 
 
@@ -137,17 +137,17 @@ def test_bootstrap_intervals_have_their_coverage() -> None:
         rng.normal(0, 0.2, (400, 5, 1)),
         rng.normal(0, 1, (400, 5, 60)),
     )
-    solved = problem_effect + seed_effect + noise > 0  # by symmetry, half of all predictions
-    bounds = bootstrap_intervals(solved, ["d"] * 60, 0.9, 600, 1)
-    covered = ((bounds[:, 0] <= 0.5) & (bounds[:, 1] >= 0.5)).mean()
-    assert 0.86 < covered < 0.97
+    successes = problem_effect + seed_effect + noise > 0  # by symmetry, half of all predictions
+    bounds = bootstrap_intervals(successes, ["d"] * 60, 0.9, 600, 1)
+    coverage = ((bounds[:, 0] <= 0.5) & (bounds[:, 1] >= 0.5)).mean()
+    assert 0.86 < coverage < 0.97
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_adjustment_raises_p_and_keeps_the_order(p_values: list[float]) -> None:
-    adjusted = adjust_p_values(p_values)
-    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
-    in_order = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
+    adjusted_p_values = adjust_p_values(p_values)
+    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted_p_values, strict=True))
+    in_order = [q for _, q in sorted(zip(p_values, adjusted_p_values, strict=True))]
     assert in_order == sorted(in_order)
 
 
@@ -183,13 +183,13 @@ def test_detectable_difference_solves_its_equation(discordance: float, n: int) -
     d = compute_detectable_difference(discordance, n, 0.95)
     spread = max(d, discordance)
     assert 0 < d <= 1
-    needed = (1.959964 * math.sqrt(spread) + 0.841621 * math.sqrt(max(spread - d * d, 0))) ** 2 / d**2
-    assert needed == pytest.approx(n, rel=1e-4)
+    sample_size = (1.959964 * math.sqrt(spread) + 0.841621 * math.sqrt(max(spread - d * d, 0))) ** 2 / d**2
+    assert sample_size == pytest.approx(n, rel=1e-4)
 
 
 def test_detectable_difference_shrinks_with_n_and_with_agreement() -> None:
-    few, many = (compute_detectable_difference(0.5, n, 0.95) for n in (40, 4000))
-    assert many < few / 5
+    small_n_difference, large_n_difference = (compute_detectable_difference(0.5, n, 0.95) for n in (40, 4000))
+    assert large_n_difference < small_n_difference / 5
     assert compute_detectable_difference(0.1, 400, 0.95) < compute_detectable_difference(0.4, 400, 0.95)
     assert compute_detectable_difference(0.6, 3, 0.95) == 1
 

@@ -21,12 +21,12 @@ RUNS = (("base", 0), ("grpo", 400))
 NO_PROBLEMS = pd.DataFrame(columns=["id", "kind", "known_to_base"])
 
 
-def build_outcomes(solved: dict[tuple[str, int, str, int], bool], domains: dict[str, str]) -> pd.DataFrame:
+def build_outcomes(successes: dict[tuple[str, int, str, int], bool], domains: dict[str, str]) -> pd.DataFrame:
     """Outcomes by method, seed, problem and number of worked examples."""
     rows = [
         {"id": id, "domain": domains[id], "bucket": "easy", "constrained": False, "score": 1.0, "method": method}
         | {"dataset_size": dict(RUNS)[method], "seed": seed, "shot_num": shot_num, "success": success}
-        for (method, seed, id, shot_num), success in solved.items()
+        for (method, seed, id, shot_num), success in successes.items()
     ]
     return pd.DataFrame(rows)
 
@@ -34,44 +34,46 @@ def build_outcomes(solved: dict[tuple[str, int, str, int], bool], domains: dict[
 @st.composite
 def answers(draw: st.DrawFn) -> dict[str, Any]:
     """What two runs solved of renamed problems and their originals, with 0 and 4 shots, and of unseen ones with 0."""
-    count, unseen = draw(st.integers(2, 8)), draw(st.integers(1, 4))
-    domains = {f"r{i}": ("ferry", "spanner")[i % 2] for i in range(count)} | {f"u{i}": "lift" for i in range(unseen)}
+    count, unseen_num = draw(st.integers(2, 8)), draw(st.integers(1, 4))
+    domains = {f"r{i}": ("ferry", "spanner")[i % 2] for i in range(count)} | {
+        f"u{i}": "lift" for i in range(unseen_num)
+    }
     seeds = {"base": [7], "grpo": list(range(draw(st.integers(1, 2))))}
     prompts = [(id, k) for id in domains for k in (0, 4) if k == 0 or id[0] == "r"]
     cells = [(method, seed, *prompt) for method, _ in RUNS for seed in seeds[method] for prompt in prompts]
     flags = draw(st.lists(st.booleans(), min_size=2 * len(cells), max_size=2 * len(cells)))
-    solved = dict(zip(cells, flags, strict=False))
+    successes = dict(zip(cells, flags, strict=False))
     original = {cell: flag for cell, flag in zip(cells, flags[len(cells) :], strict=True) if cell[2][0] == "r"}
-    return {"domains": domains, "solved": solved, "original": original, "seeds": seeds}
+    return {"domains": domains, "solved": successes, "original": original, "seeds": seeds}
 
 
 @settings(max_examples=12)
 @given(answers())
 def test_rows_are_counts_of_the_predictions(case: dict[str, Any]) -> None:
-    domains, solved, original = case["domains"], case["solved"], case["original"]
+    domains, successes, original = case["domains"], case["solved"], case["original"]
     kinds = {"r": "renamed", "u": "unseen"}
     problems = pd.DataFrame([(id, kinds[id[0]], id[0] == "r") for id in domains], columns=list(NO_PROBLEMS))
     others = {(method, seed, "x", k): True for method, _ in RUNS for seed in case["seeds"][method] for k in (0, 4)}
     originals = build_outcomes(original | others, domains | {"x": "ferry"})  # x: a test problem without a copy
-    table = compute_transfer_table(problems, build_outcomes(solved, domains), originals, BY, margin=2)
+    table = compute_transfer_table(problems, build_outcomes(successes, domains), originals, BY, margin=2)
     assert list(table) == COLUMNS
-    shown = {(row.kind, row.domain, row.method, row.shot_num) for row in table.itertuples()}
-    renamed = {domain for id, domain in domains.items() if id[0] == "r"} | {"all"}
-    assert shown == {("renamed", domain, method, k) for domain in renamed for method, _ in RUNS for k in (0, 4)} | {
-        ("unseen", domain, method, 0) for domain in ("lift", "all") for method, _ in RUNS
-    }
+    table_cells = {(row.kind, row.domain, row.method, row.shot_num) for row in table.itertuples()}
+    renamed_domains = {domain for id, domain in domains.items() if id[0] == "r"} | {"all"}
+    assert table_cells == {
+        ("renamed", domain, method, k) for domain in renamed_domains for method, _ in RUNS for k in (0, 4)
+    } | {("unseen", domain, method, 0) for domain in ("lift", "all") for method, _ in RUNS}
     for row in table.itertuples():
         cells = [
             (method, seed, id, k)
-            for method, seed, id, k in solved
+            for method, seed, id, k in successes
             if method == row.method and k == row.shot_num and kinds[id[0]] == row.kind
             if row.domain in ("all", domains[id])
         ]
         assert row.known_to_base == (row.kind == "renamed")
         assert row.seeds == len(case["seeds"][row.method])
         assert row.n * row.seeds == len(cells)
-        assert row.successes == sum(solved[cell] for cell in cells)
-        assert row.success_rate == pytest.approx(np.mean([solved[cell] for cell in cells]))
+        assert row.successes == sum(successes[cell] for cell in cells)
+        assert row.success_rate == pytest.approx(np.mean([successes[cell] for cell in cells]))
         if row.interval == "wilson":
             low, high = proportion_confint(row.successes, row.n, method="wilson")
             assert (row.ci_low, row.ci_high) == pytest.approx((low, high), abs=1e-9)
@@ -79,7 +81,7 @@ def test_rows_are_counts_of_the_predictions(case: dict[str, Any]) -> None:
             assert np.isnan(row.difference)
             continue
         before = np.array([original[cell] for cell in cells])
-        after = np.array([solved[cell] for cell in cells])
+        after = np.array([successes[cell] for cell in cells])
         assert row.original_success_rate == pytest.approx(before.mean())
         assert row.difference == pytest.approx(100 * (after.mean() - before.mean()))
         counts = (before & after).sum(), (before & ~after).sum(), (~before & after).sum()

@@ -70,8 +70,8 @@ def quick(project: Path) -> Path:
 def validate(*arguments: str, text: str | None = None) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of `planward validate`."""
     names = [*arguments] if arguments else ["domain.pddl", "problem.pddl", "plan.txt"]
-    done = CliRunner().invoke(app, ["validate", *names], input=text)
-    return done.exit_code, done.stdout, done.stderr
+    result = CliRunner().invoke(app, ["validate", *names], input=text)
+    return result.exit_code, result.stdout, result.stderr
 
 
 def planward(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -126,7 +126,7 @@ def test_json_says_it_all(text: str, label: str, reward: float, step: int | None
 
 
 @pytest.mark.parametrize(
-    ("broken", "content", "complaint"),
+    ("file_name", "content", "complaint"),
     [
         ("domain.pddl", "(define (domain blocksworld)", "domain.pddl: 1 closing bracket(s) missing"),
         ("domain.pddl", load_domain_text("blocksworld").replace(":effect", ":efect", 1), "domain.pddl: line"),
@@ -139,10 +139,10 @@ def test_json_says_it_all(text: str, label: str, reward: float, step: int | None
 )
 @pytest.mark.parametrize("plan", [PLAN, "no plan at all"])
 def test_files_that_cannot_be_used_are_named(
-    files: Path, broken: str, content: str | None, complaint: str, plan: str
+    files: Path, file_name: str, content: str | None, complaint: str, plan: str
 ) -> None:
     (files / "plan.txt").write_text(plan)
-    (files / broken).unlink() if content is None else (files / broken).write_text(content)
+    (files / file_name).unlink() if content is None else (files / file_name).write_text(content)
     status, out, err = validate()
     assert (status, out) == (2, "")
     assert complaint in err
@@ -167,55 +167,55 @@ def test_bytes_that_are_no_text_are_no_plan() -> None:
 def test_params_lays_recipes_over_and_checks(quick: Path) -> None:
     recipe = quick / "mine.yaml"
     recipe.write_text("seed: 11\n")
-    done = CliRunner().invoke(app, ["params", "mine.yaml"])
-    assert (done.exit_code, done.stdout) == (0, PARAMS_OUTPUT)
+    result = CliRunner().invoke(app, ["params", "mine.yaml"])
+    assert (result.exit_code, result.stdout) == (0, PARAMS_OUTPUT)
     assert yaml.safe_load((quick / "params.yaml").read_text())["seed"] == 11
     recipe.write_text("sede: 12\n")
-    done = CliRunner().invoke(app, ["params", "mine.yaml"])
-    assert done.exit_code == 2
-    assert "sede: unknown key" in done.stderr
+    result = CliRunner().invoke(app, ["params", "mine.yaml"])
+    assert result.exit_code == 2
+    assert "sede: unknown key" in result.stderr
 
 
 def test_params_shows_what_a_recipe_changes(quick: Path) -> None:
     recipe, before = quick / "mine.yaml", (quick / "params.yaml").read_text()
     recipe.write_text("seed: 11\nmodel: {lora: null, path: models/mine}\n")
-    done = CliRunner().invoke(app, ["params", "mine.yaml", "--show"])
-    assert (done.exit_code, done.stdout) == (
+    result = CliRunner().invoke(app, ["params", "mine.yaml", "--show"])
+    assert (result.exit_code, result.stdout) == (
         0,
         'params.yaml: model.path: "models/base" -> "models/mine"\nparams.yaml: seed: 3407 -> 11\n',
     )
-    done = CliRunner().invoke(app, ["params", "mine.yaml", "--json"])
-    resolved = json.loads(done.stdout)
-    assert (resolved["params.yaml"]["seed"], resolved["params.yaml"]["model"]["path"]) == (11, "models/mine")
-    assert {"params.yaml", "workflow/economy/params.yaml", "workflow/selectors/params.yaml"} <= resolved.keys()
+    result = CliRunner().invoke(app, ["params", "mine.yaml", "--json"])
+    documents = json.loads(result.stdout)
+    assert (documents["params.yaml"]["seed"], documents["params.yaml"]["model"]["path"]) == (11, "models/mine")
+    assert {"params.yaml", "workflow/economy/params.yaml", "workflow/selectors/params.yaml"} <= documents.keys()
     assert (quick / "params.yaml").read_text() == before
 
 
 def test_an_empty_section_replaces_the_whole(quick: Path) -> None:
     (quick / "mine.yaml").write_text("difficulty: {ferry: {}}\n")
     old = yaml.safe_load((quick / "params.yaml").read_text())["difficulty"]["ferry"]
-    done = CliRunner().invoke(app, ["params", "mine.yaml", "--show"])
-    assert done.stdout == f"params.yaml: difficulty.ferry: {json.dumps(old)} -> {{}}\n"
+    result = CliRunner().invoke(app, ["params", "mine.yaml", "--show"])
+    assert result.stdout == f"params.yaml: difficulty.ferry: {json.dumps(old)} -> {{}}\n"
     assert CliRunner().invoke(app, ["params", "mine.yaml"]).stdout == PARAMS_OUTPUT
-    changed = yaml.safe_load((quick / "params.yaml").read_text())["difficulty"]
-    assert changed["ferry"] == {}
-    assert changed["blocksworld"]
+    new = yaml.safe_load((quick / "params.yaml").read_text())["difficulty"]
+    assert new["ferry"] == {}
+    assert new["blocksworld"]
 
 
 def test_a_misspelt_key_stops_every_stage(quick: Path) -> None:
     (quick / "params.yaml").write_text((quick / "params.yaml").read_text().replace("beta:", "betta:"))
     for command in (["problems"], ["split"], ["score"], SCHEDULE, ["evaluate", "--method", "base"], *TRACK):
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 2
-        assert "params.yaml" in done.stderr
-        assert "grpo.betta: unknown key" in done.stderr
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2
+        assert "params.yaml" in result.stderr
+        assert "grpo.betta: unknown key" in result.stderr
     assert not (quick / "results").exists()
 
 
 def test_stages_run_in_order_and_leave_their_times(quick: Path) -> None:
     for command in (["problems"], ["split"], ["score"], SCHEDULE, ["selectors", "dialects"]):
-        done = planward(*command)
-        assert done.returncode == 0, done.stderr
+        process = planward(*command)
+        assert process.returncode == 0, process.stderr
     assert (quick / "results/selectors/timing/dialects.json").exists()
     timing = json.loads((quick / "results/timing/schedule@2-5.json").read_text())
     assert timing["stage"] == "schedule@2-5"
@@ -225,14 +225,14 @@ def test_stages_run_in_order_and_leave_their_times(quick: Path) -> None:
 
 def test_a_variant_has_a_schedule_of_its_own(quick: Path) -> None:
     for command in (["problems"], ["split"], ["score"], SCHEDULE, [*SCHEDULE, "--method", "uniform"]):
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
     assert (quick / "results/timing/schedule-ablation@uniform-2-5.json").exists()
     plain, uniform = (pd.read_parquet(quick / f"results/schedules/{name}-2-5.parquet") for name in ("grpo", "uniform"))
     assert list(plain["wanted_bucket"]) != list(uniform["wanted_bucket"])
-    done = CliRunner().invoke(app, [*SCHEDULE, "--method", "uniforms"])
-    assert done.exit_code == 2
-    assert "ablations.variants: no entry uniforms; there are: " in done.stderr
+    result = CliRunner().invoke(app, [*SCHEDULE, "--method", "uniforms"])
+    assert result.exit_code == 2
+    assert "ablations.variants: no entry uniforms; there are: " in result.stderr
 
 
 def test_lengths_are_shown_without_training(quick: Path) -> None:
@@ -242,36 +242,36 @@ def test_lengths_are_shown_without_training(quick: Path) -> None:
     raw["model"]["path"] = str(ROOT / "models/base")
     raw["prompt"]["max_completion_tokens"] = 1
     (quick / "params.yaml").write_text(yaml.safe_dump(raw))
-    done = CliRunner().invoke(app, ["lengths"])
-    assert done.exit_code == 0, done.output
-    rows = {words[0]: words[1:] for line in done.stderr.splitlines() if (words := line.split())}
+    result = CliRunner().invoke(app, ["lengths"])
+    assert result.exit_code == 0, result.output
+    rows = {words[0]: words[1:] for line in result.stderr.splitlines() if (words := line.split())}
     assert rows["all"][0] == rows["all"][-1] == "16"  # problems, all with longer references
     assert {"blocksworld", "ferry"} < rows.keys()
-    assert "16 reference completion(s) exceed prompt.max_completion_tokens" in done.stderr
+    assert "16 reference completion(s) exceed prompt.max_completion_tokens" in result.stderr
 
 
 def test_a_trained_model_is_named_with_its_seed(quick: Path) -> None:
-    done = CliRunner().invoke(app, ["evaluate", "--method", "sft", "--size", "2"])
-    assert done.exit_code == 2
-    assert "--seed" in done.stderr
+    result = CliRunner().invoke(app, ["evaluate", "--method", "sft", "--size", "2"])
+    assert result.exit_code == 2
+    assert "--seed" in result.stderr
     assert not (quick / "results").exists()
 
 
 @pytest.mark.parametrize("options", [["--size", "2"], ["--seed", "5"]])
 def test_pointers_are_named_with_size_and_seed_and_rules_with_neither(quick: Path, options: list[str]) -> None:
-    done = CliRunner().invoke(app, ["selectors", "evaluate", *options])
-    assert done.exit_code == 2
-    assert "pointers have a size and a seed, rules have neither" in " ".join(done.stderr.replace("│", "").split())
+    result = CliRunner().invoke(app, ["selectors", "evaluate", *options])
+    assert result.exit_code == 2
+    assert "pointers have a size and a seed, rules have neither" in " ".join(result.stderr.replace("│", "").split())
     assert not (quick / "results").exists()
 
 
 def test_an_unknown_method_or_split_is_refused_with_those_that_exist(quick: Path) -> None:
-    done = CliRunner().invoke(app, [*TRAIN[:3], "pointer-dpo", *TRAIN[4:]])
-    assert done.exit_code == 2
-    assert "unknown method pointer-dpo; fix: choose one of pointer-sft, pointer-rce, pointer-grpo" in done.stderr
-    done = CliRunner().invoke(app, [*BEAMS[:3], "validation"])
-    assert done.exit_code == 2
-    assert "'train', 'test'" in done.stderr
+    result = CliRunner().invoke(app, [*TRAIN[:3], "pointer-dpo", *TRAIN[4:]])
+    assert result.exit_code == 2
+    assert "unknown method pointer-dpo; fix: choose one of pointer-sft, pointer-rce, pointer-grpo" in result.stderr
+    result = CliRunner().invoke(app, [*BEAMS[:3], "validation"])
+    assert result.exit_code == 2
+    assert "'train', 'test'" in result.stderr
     assert not (quick / "results").exists()
 
 
@@ -291,10 +291,10 @@ def test_a_folder_that_cannot_be_written_is_named(quick: Path, command: str, out
         assert CliRunner().invoke(app, earlier.split()).exit_code == 0
     (quick / output).parent.mkdir(exist_ok=True)
     (quick / output).write_text("a file where the folder should be")
-    done = CliRunner().invoke(app, command.split())
-    assert done.exit_code == 2, done.output
-    assert f"cannot write {output}/" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == 2, result.output
+    assert f"cannot write {output}/" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not list(quick.rglob("*.partial"))
     assert (quick / output).read_text() == "a file where the folder should be"
 
@@ -313,31 +313,31 @@ def test_a_full_disk_leaves_no_half_written_file(quick: Path, command: str, path
     order = ["problems", "split", "score", " ".join(SCHEDULE), "selectors dialects"]
     for earlier in order[: order.index(command)]:
         assert CliRunner().invoke(app, earlier.split()).exit_code == 0
-    done = planward(*command.split(), limit=limit)
-    assert done.returncode == 2, done.stderr
-    assert f"cannot write {path}" in done.stderr
-    assert "File too large" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = planward(*command.split(), limit=limit)
+    assert process.returncode == 2, process.stderr
+    assert f"cannot write {path}" in process.stderr
+    assert "File too large" in process.stderr
+    assert "Traceback" not in process.stderr
     assert not list(quick.rglob("*.partial"))
-    left = [file for file in (quick / Path(path).parts[0] / Path(path).parts[1]).rglob("*") if file.is_file()]
-    assert all(file.stat().st_size == 0 or file.read_bytes().endswith(b"\n") for file in left)
+    leftover_files = [file for file in (quick / Path(path).parts[0] / Path(path).parts[1]).rglob("*") if file.is_file()]
+    assert all(file.stat().st_size == 0 or file.read_bytes().endswith(b"\n") for file in leftover_files)
     assert not (quick / path.rstrip("/") / "train.jsonl").exists() or command == "score"
     assert CliRunner().invoke(app, command.split()).exit_code == 0
 
 
 def test_a_stage_whose_input_is_missing_names_it(quick: Path) -> None:
     (quick / "models").symlink_to(ROOT / "models")
-    needed = (
+    inputs = (
         "results/split/train.jsonl",
         "results/score",
         "results/score/train.jsonl",
         *["results/selectors/dialects/"] * 4,
     )
-    for command, missing in zip((["score"], SCHEDULE, *TRACK), needed, strict=True):
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 2
-        assert missing in done.stderr
-        assert "cannot write" not in done.stderr
+    for command, missing in zip((["score"], SCHEDULE, *TRACK), inputs, strict=True):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2
+        assert missing in result.stderr
+        assert "cannot write" not in result.stderr
     assert not list(quick.rglob("*.partial"))
 
 
@@ -346,23 +346,23 @@ GROUPS = ("endpoints", "selectors", "transfer")  # of commands
 
 def test_every_stage_is_a_command_a_module_and_an_entry_of_a_pipeline() -> None:
     files = [ROOT / "dvc.yaml", *sorted(ROOT.glob("workflow/*/dvc.yaml")), ROOT / "models/dvc.yaml"]
-    used = set()
+    stage_commands = set()
     for file in files:
         for name, stage in yaml.safe_load(file.read_text())["stages"].items():
             _, *words = (stage.get("do") or stage)["cmd"].split()
             command = " ".join(words[: 2 if words[0] in GROUPS else 1])
-            used.add(command)
+            stage_commands.add(command)
             phases = {"sft", "rce", "grpo"} if command == "selectors train" else {command.rpartition(" ")[2]}
             family = name.removeprefix("transfer-").removeprefix("endpoints-").partition("-")[0]
             assert family in phases, (file, name)
     app_commands = get_command(app).commands  # type: ignore[attr-defined]
-    commands = {name: each for name, each in app_commands.items() if name in used}
+    commands = {name: each for name, each in app_commands.items() if name in stage_commands}
     commands |= {f"{group} {name}": each for group in GROUPS for name, each in app_commands[group].commands.items()}
     stages = ROOT / "src/planward/stages"
     modules = {path.stem for path in stages.glob("*.py")}
     modules |= {f"{group} {path.stem}" for group in GROUPS for path in stages.glob(f"{group}/*.py")}
     modules = {name for name in modules if not name.endswith("__init__")}
-    assert set(commands) == modules == used
+    assert set(commands) == modules == stage_commands
     for name, command in commands.items():
         assert command.help, name
         module = importlib.import_module(f"planward.stages.{name.replace(' ', '.')}")
@@ -385,21 +385,21 @@ def test_stages_without_a_timing_run_once_at_a_time(quick: Path, command: list[s
         (quick / pipeline).parent.mkdir(exist_ok=True)
         (quick / pipeline).touch()
     with lock_stage(quick / ".locks" / lock):
-        done = CliRunner().invoke(app, command)
-    assert done.exit_code == 2
-    assert f"process {os.getpid()} on" in done.stderr
-    assert "runs this stage" in done.stderr
+        result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert f"process {os.getpid()} on" in result.stderr
+    assert "runs this stage" in result.stderr
 
 
 def test_a_reader_that_stops_early_sees_no_error() -> None:
     program = Path(sys.executable).parent / "planward"
     command = f"{program} params --json | true; echo"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("\n", "")
+    process = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (process.stdout, process.stderr) == ("\n", "")
 
 
 def test_the_installed_program_is_this_one() -> None:
     program = shutil.which("planward", path=str(Path(sys.executable).parent))
     assert program is not None
-    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
-    assert "validate" in done.stdout
+    process = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+    assert "validate" in process.stdout

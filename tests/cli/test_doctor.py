@@ -60,9 +60,9 @@ def test_this_project_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {findings[name]["status"] for name in ("Python", "VAL", "parameters", "recipes", "models", "needs")} == {
         "ok"
     }
-    shown = CliRunner().invoke(app, ["doctor"])
-    assert shown.exit_code == 0
-    assert "tells a good plan from a bad one" in " ".join(shown.output.replace("│", " ").split())
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert "tells a good plan from a bad one" in " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.usefixtures("project")
@@ -159,9 +159,9 @@ def test_a_missing_broken_or_wrong_val_fails(
 def test_without_torch_everything_else_is_still_checked(project: Path) -> None:
     (project / "torch.py").write_text("raise ImportError('no torch here')\n")
     command = [sys.executable, "-m", "planward", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(project)})
-    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
-    assert done.returncode == 1
+    process = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(project)})
+    findings = {finding["name"]: finding for finding in json.loads(process.stdout)}
+    assert process.returncode == 1
     assert (findings["GPU"]["status"], "no torch here" in findings["GPU"]["finding"]) == ("fail", True)
     assert findings["VAL"]["status"] == "ok"
 

@@ -109,30 +109,30 @@ def test_times_and_memory_follow_from_speeds_and_lengths() -> None:
     step = 4 * 10 / 100 + 16 * 5 / 10 + (4 * 10 + 16 * 5) / 50
     assert grpo.expected == pytest.approx(2 * step + 3 * validation)
     assert evaluate.longest == pytest.approx(3 * (10 / 100 + 8 / 10 + 30 / 100 + 8 / 10))
-    training, rollouts, completing = estimate.memory
+    training, rollouts, completion = estimate.memory
     assert training.total == 4000 + 4000 + 8000 + 2 * 25 * 10
     assert (rollouts.activations, rollouts.cache) == ((2 * 10 + 8 * 8) * 10, 8 * (20 + 8) * 2)
-    assert completing.total == 4000 + 16 * (20 + 8) * 2
+    assert completion.total == 4000 + 16 * (20 + 8) * 2
 
-    kept = params.model.model_copy(update={"gradient_checkpointing": True})
-    slower = estimate_costs("m", WORKLOAD, MEASURED, MEASURED, params.model_copy(update={"model": kept})).times[2]
+    model = params.model.model_copy(update={"gradient_checkpointing": True})
+    slower = estimate_costs("m", WORKLOAD, MEASURED, MEASURED, params.model_copy(update={"model": model})).times[2]
     assert slower.expected > grpo.expected  # every completion reads its prompt again
 
 
 def test_an_adapter_trains_few_numbers_and_checkpointing_keeps_few_activations(base: Path) -> None:
     workload = WORKLOAD
-    measured = {}
+    measurements = {}
     for name, changes in (("full", {}), ("lora", {"lora": LORA}), ("checkpointed", {"gradient_checkpointing": True})):
         params = letters.build_params(model=changes)
-        measured[name] = measure(str(base), workload, params, count_parameters(base))
-    full, lora, checkpointed = measured.values()
+        measurements[name] = measure(str(base), workload, params, count_parameters(base))
+    full, lora, checkpointing = measurements.values()
     assert full.trainable == full.parameters == lora.parameters
     assert lora.trainable == 2 * 2 * (32 + 32)  # layers x rank x (in + out)
     assert (full.gradients, full.optimizer) == (4 * full.trainable, 8 * full.trainable)
     assert full.cache_per_token == 2 * 2 * 32 * 4  # keys and values x layers x width x bytes
-    assert checkpointed.activations_per_token < full.activations_per_token
-    quantised = letters.build_params(model={"lora": LORA, "load_in_4bit": True})
-    assert measure(str(base), workload, quantised, 1).weights < lora.weights / 2
+    assert checkpointing.activations_per_token < full.activations_per_token
+    params_4bit = letters.build_params(model={"lora": LORA, "load_in_4bit": True})
+    assert measure(str(base), workload, params_4bit, 1).weights < lora.weights / 2
 
 
 def test_what_grpo_alone_adapts_counts_for_grpo(base: Path) -> None:

@@ -155,8 +155,8 @@ def test_a_stage_whose_dvc_was_killed_before_it_could_ask_ends_at_once(
     dvc.kill()
     dvc.wait()
     (tmp_path / "killed").touch()
-    ended = psutil.wait_procs([stage], timeout=30 if is_stage else 3)[0]
-    assert bool(ended) == is_stage  # one that DVC did not start runs on
+    dead_processes = psutil.wait_procs([stage], timeout=30 if is_stage else 3)[0]
+    assert bool(dead_processes) == is_stage  # one that DVC did not start runs on
     if not is_stage:
         stage.kill()
 
@@ -184,8 +184,8 @@ def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(shell: str, s
     assert dvc.stdout is not None
     stage = psutil.Process(int(dvc.stdout.readline()))
     stage.send_signal(signal.SIGTERM)
-    ended = psutil.wait_procs([stage], timeout=2 if slurm else 30)[0]
-    assert bool(ended) != slurm
+    dead_processes = psutil.wait_procs([stage], timeout=2 if slurm else 30)[0]
+    assert bool(dead_processes) != slurm
     dvc.kill()
     dvc.wait()
     assert psutil.wait_procs([stage], timeout=10)[0]

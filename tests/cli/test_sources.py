@@ -29,19 +29,19 @@ def test_an_experiment_in_a_temporary_folder_runs_its_own_source(tmp_path: Path)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(COPY)
     (tmp_path / "project/dvc.yaml").write_text(PIPELINE)
-    who = [f"{role}_{name}" for role in ("AUTHOR", "COMMITTER") for name in ("NAME", "EMAIL")]
-    environment = os.environ | {f"GIT_{name}": "tester@example.org" for name in who}
+    variables = [f"{role}_{name}" for role in ("AUTHOR", "COMMITTER") for name in ("NAME", "EMAIL")]
+    environment = os.environ | {f"GIT_{name}": "tester@example.org" for name in variables}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "src"),  # what an editable installation of the original does
     }
 
     def run(*command: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=tmp_path / "project", env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     assert "Usage: planward score" in run("planward", "score", "--help")  # by hand: what is installed
     run("git", "init", "--quiet")

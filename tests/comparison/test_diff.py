@@ -65,8 +65,8 @@ stages:
 """
 
 
-def build_prediction(run: Run, i: int, shot_num: int, solved: bool, **changes: Any) -> dict[str, Any]:
-    plan = "(pick-up b1)\n(stack b1 b2)" if solved else ""
+def build_prediction(run: Run, i: int, shot_num: int, success: bool, **changes: Any) -> dict[str, Any]:
+    plan = "(pick-up b1)\n(stack b1 b2)" if success else ""
     return {
         "id": f"p{i:02}",
         "domain": ("blocksworld", "ferry")[i % 2],
@@ -80,9 +80,9 @@ def build_prediction(run: Run, i: int, shot_num: int, solved: bool, **changes: A
         "prompt": f"problem {i}",
         "completion": plan or HOSTILE_TEXT,
         "plan": plan,
-        "label": "success_plans" if solved else "plan_format_error",
-        "success": solved,
-        "reward": 1.0 if solved else -1.0,
+        "label": "success_plans" if success else "plan_format_error",
+        "success": success,
+        "reward": 1.0 if success else -1.0,
         "detail": "",
         "plan_size": 2,
         "failing_step": None,
@@ -193,8 +193,8 @@ def test_every_cell_is_tested_as_statsmodels_would(diff: Callable[..., str]) -> 
         assert row["ci_low"] < row["difference"] < row["ci_high"]
         expected.append(float(mcnemar(table, exact=True).pvalue))
         assert row["p"] == pytest.approx(expected[-1])
-    adjusted = multipletests(expected, method="holm")[1]
-    assert [cells["grpo", k]["p_holm"] for k in SHOT_NUMS] == pytest.approx(list(adjusted))
+    adjusted_p_values = multipletests(expected, method="holm")[1]
+    assert [cells["grpo", k]["p_holm"] for k in SHOT_NUMS] == pytest.approx(list(adjusted_p_values))
     assert {cells["grpo", k]["result"] for k in SHOT_NUMS} == {"better"}
     assert len(document["flips"]) == sum(cells["grpo", k]["lost"] + cells["grpo", k]["gained"] for k in SHOT_NUMS)
     assert document["flips"][0]["b" if document["flips"][0]["kind"] == "gained" else "a"]["plan"].startswith(
@@ -236,16 +236,16 @@ def test_only_common_problems_and_shot_nums_are_compared(diff: Callable[..., str
     assert cell["n"] == 15
     assert cell["gained"] == sum(success and not first[key] for key, success in other.items() if key != "p09")
     assert document["pooled"] == []
-    filtered = json.loads(diff("HEAD", "warm", "--json", "--method", "grpo", "--size", "100", "--shots", "1"))
-    assert [(row["method"], row["shot_num"]) for row in filtered["cells"]] == [("grpo", 1)]
-    assert filtered["cells"][0]["p_holm"] == filtered["cells"][0]["p"]  # a family of one
+    selection = json.loads(diff("HEAD", "warm", "--json", "--method", "grpo", "--size", "100", "--shots", "1"))
+    assert [(row["method"], row["shot_num"]) for row in selection["cells"]] == [("grpo", 1)]
+    assert selection["cells"][0]["p_holm"] == selection["cells"][0]["p"]  # a family of one
 
 
 def test_model_output_is_escaped(diff: Callable[..., str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    printed = diff("HEAD", "warm", "--flips", "1", "--html", str(page))
-    assert "\x1b[2J" not in printed
-    assert r"<script>alert('plan')</script>\x1b[2J" in printed
+    output = diff("HEAD", "warm", "--flips", "1", "--html", str(page))
+    assert "\x1b[2J" not in output
+    assert r"<script>alert('plan')</script>\x1b[2J" in output
     html = page.read_text(encoding="utf-8")
     assert "<script" not in html
     assert "&lt;script&gt;alert(&#39;plan&#39;)&lt;/script&gt;" in html
@@ -263,8 +263,8 @@ def test_ranking_orders_by_success_and_marks_ties(diff: Callable[..., str], tmp_
     assert [row["value"] for row in cell] == pytest.approx([20 / 24, 5 / 24, 4 / 24])
     assert [row["result"] for row in cell] == ["best", "worse", "worse"]
     assert {row["result"] for row in document["cells"] if row["method"] == "sft"} == {SAME}
-    pooled = [row for row in document["pooled"] if row["method"] == "grpo"]
-    assert [(row["experiment"], row["shot_num"]) for row in pooled] == [
+    pooled_rows = [row for row in document["pooled"] if row["method"] == "grpo"]
+    assert [(row["experiment"], row["shot_num"]) for row in pooled_rows] == [
         ("warm", "all"),
         ("hot", "all"),
         ("HEAD", "all"),
@@ -282,30 +282,30 @@ def test_all_experiments_of_a_commit_are_ranked_against_it(diff: Callable[..., s
     assert document["reference"] == "baseline"
     rows = {row["experiment"]: row for row in document["pooled"] if row["method"] == "grpo"}
     ids = [key for key in read_success("other", "grpo-100-3407", 0) if key != "p09"]  # what all of them hold
-    solved = {
+    successes = {
         name: {key: read_success(name, "grpo-100-3407", 0)[key] for key in ids} for name in BETAS if name != "twice"
     }
-    solved["HEAD"] = solved.pop("first")
+    successes["HEAD"] = successes.pop("first")
     order = sorted(rows, key=lambda name: rows[name]["rank"])
     assert [rows[name]["value"] for name in order] == sorted(
-        (sum(success.values()) / 15 for success in solved.values()), reverse=True
+        (sum(success.values()) / 15 for success in successes.values()), reverse=True
     )
     expected = {}
     for name in ("hot", "other", "warm"):
-        a, b = solved["HEAD"], solved[name]
+        a, b = successes["HEAD"], successes[name]
         table = [[sum(a[i] == x and b[i] == y for i in ids) for y in (True, False)] for x in (True, False)]
         expected[name] = float(mcnemar(table, exact=True).pvalue)
         assert rows[name]["p"] == pytest.approx(expected[name])
         assert rows[name]["difference"] == pytest.approx(100 * (sum(b.values()) - sum(a.values())) / 15)
         assert rows[name]["difference_low"] <= rows[name]["difference"] <= rows[name]["difference_high"]
-    adjusted = multipletests(list(expected.values()), method="holm")[1]
-    assert [rows[name]["p_holm"] for name in expected] == pytest.approx(list(adjusted))
+    adjusted_p_values = multipletests(list(expected.values()), method="holm")[1]
+    assert [rows[name]["p_holm"] for name in expected] == pytest.approx(list(adjusted_p_values))
     assert rows["HEAD"]["result"] == "baseline"
     assert rows["warm"]["result"] == ("better" if rows["warm"]["p_holm"] < 0.05 else TIED)
 
-    printed = diff("--experiments", "HEAD", "--method", "grpo")
-    assert re.search(r"^1 +warm +0.05 +\d", printed, re.M)
-    assert re.search(r"^twice +unreadable", printed, re.M)
+    output = diff("--experiments", "HEAD", "--method", "grpo")
+    assert re.search(r"^1 +warm +0.05 +\d", output, re.M)
+    assert re.search(r"^twice +unreadable", output, re.M)
     assert "minus baseline" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -385,13 +385,13 @@ def missing_md5(experiments: Path) -> Iterator[str]:
     lock = run_git("show", f"{commit}:dvc.lock")
     line = lock[lock.index("path: results/predictions/grpo-100-3407.jsonl") :]
     md5 = line[line.index("md5: ") + 5 :].split()[0]
-    cached = experiments / f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
-    data = cached.read_bytes()
-    cached.chmod(0o644)
-    cached.unlink()
+    file = experiments / f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
+    data = file.read_bytes()
+    file.chmod(0o644)
+    file.unlink()
     yield md5
-    cached.unlink(missing_ok=True)
-    cached.write_bytes(data)
+    file.unlink(missing_ok=True)
+    file.write_bytes(data)
 
 
 def test_a_file_missing_from_the_cache_is_named_with_its_fix(diff: Callable[..., str], missing_md5: str) -> None:
@@ -409,9 +409,9 @@ def test_a_file_missing_from_the_cache_is_pulled(
     run_dvc("remote", "add", "--local", "--default", "store", str(tmp_path))
     try:
         assert f"MD5 {missing_md5}) is not in DVC's cache" in diff("HEAD", "warm", "--pull", fails=True)
-        stored = tmp_path / f"files/md5/{missing_md5[:2]}/{missing_md5[2:]}"
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        stored.write_bytes((experiments / "made/0.05/grpo-100-3407.jsonl").read_bytes())
+        file = tmp_path / f"files/md5/{missing_md5[:2]}/{missing_md5[2:]}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes((experiments / "made/0.05/grpo-100-3407.jsonl").read_bytes())
         cells = json.loads(diff("HEAD", "warm", "--pull", "--json"))["cells"]
     finally:
         run_dvc("remote", "remove", "--local", "store")
@@ -476,16 +476,16 @@ def test_clusters_are_resampled_as_a_whole() -> None:
     before = [build_prediction(run, i, 0, not better[i], reward=0.0) for i in range(60)]
     after = [build_prediction(run, i, 0, better[i], reward=0.5 if better[i] else -0.5) for i in range(60)]
     a, b = build_experiment("a", before, households=6), build_experiment("b", after, households=6)
-    clustered = compare(a, b, load_subject("economy"), uncertainty)
-    reward = clustered.rewards.iloc[0]
+    comparison = compare(a, b, load_subject("economy"), uncertainty)
+    reward = comparison.rewards.iloc[0]
     assert reward["difference"] == pytest.approx((40 * 0.5 - 20 * 0.5) / 60)
     assert reward["ci_low"] < 0 < reward["ci_high"]
     assert reward["test"] == "sign-flip of households"
     assert reward["p"] == pytest.approx(44 / 64)  # of 2^6 sign flips, those at least as far: 2, 1 or 0 of a sign
     a, b = build_experiment("a", before), build_experiment("b", after)
     single = compare(a, b, load_subject("planning"), uncertainty).cells.iloc[0]
-    assert clustered.cells.iloc[0]["difference"] == pytest.approx(single["difference"])
-    assert single["p"] < 0.05 < clustered.cells.iloc[0]["p"]
+    assert comparison.cells.iloc[0]["difference"] == pytest.approx(single["difference"])
+    assert single["p"] < 0.05 < comparison.cells.iloc[0]["p"]
 
 
 TRACK_STAGE = """\

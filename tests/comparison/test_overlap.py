@@ -71,15 +71,15 @@ def test_only_common_problems_are_compared() -> None:
 
 def alter_prompts(*ids: str, shot_num: int | None = None) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def change(row: dict[str, Any]) -> dict[str, Any]:
-        altered = row["id"] in ids and shot_num in (None, row["shot_num"])
-        return row | {"prompt": f"another {row['prompt']}"} if altered else row
+        is_altered = row["id"] in ids and shot_num in (None, row["shot_num"])
+        return row | {"prompt": f"another {row['prompt']}"} if is_altered else row
 
     return change
 
 
 def test_problems_of_one_id_and_two_texts_are_left_out() -> None:
-    altered = alter_prompts("p00", "p02")
-    overlap = find_overlap([build("a", problems=range(4)), build("b", problems=range(4), change=altered)])
+    change = alter_prompts("p00", "p02")
+    overlap = find_overlap([build("a", problems=range(4)), build("b", problems=range(4), change=change)])
     assert overlap.problems == ["p01", "p03"]
     assert overlap.notes == ["Same id but another text, so another problem and left out: p00, p02 (2 in all)."]
     assert all(set(frame["id"]) == {"p01", "p03"} for frame in overlap.runs["grpo", 100])
@@ -99,10 +99,10 @@ def test_problem_files_decide_where_all_experiments_hold_them() -> None:
     a, b = build("a", households=2), build("b", households=2, change=alter_prompts("p00"))
     assert find_overlap([a, b]).problems == ["p00", "p01", "p02"]
     record = b.problems["p01"].model_copy(update={"prompt": "another problem"})
-    altered = replace(b, problems={**b.problems, "p01": record})
-    assert find_overlap([a, altered]).problems == ["p00", "p02"]
-    assert find_overlap([replace(a, problems={}), altered]).problems == ["p01", "p02"]
-    without = replace(altered, problems={key: value for key, value in altered.problems.items() if key != "p01"})
+    other = replace(b, problems={**b.problems, "p01": record})
+    assert find_overlap([a, other]).problems == ["p00", "p02"]
+    assert find_overlap([replace(a, problems={}), other]).problems == ["p01", "p02"]
+    without = replace(other, problems={key: value for key, value in other.problems.items() if key != "p01"})
     assert find_overlap([a, without]).problems == ["p00", "p01", "p02"]  # one file does not hold it
 
 
@@ -114,9 +114,9 @@ def test_only_common_numbers_of_worked_examples_are_compared() -> None:
         "Different numbers of worked examples: a has 0, 2, 4; b has 1, 2, 4; only 2, 4 are compared."
     ]
     assert all(set(frame["shot_num"]) == {2, 4} for frame in overlap.runs["grpo", 100])
-    requested = find_overlap([a, b], [4, 9])
-    assert (requested.shot_nums, requested.notes) == ([4], [])
-    assert all(set(frame["shot_num"]) == {4} for frame in requested.runs["grpo", 100])
+    selection = find_overlap([a, b], [4, 9])
+    assert (selection.shot_nums, selection.notes) == ([4], [])
+    assert all(set(frame["shot_num"]) == {4} for frame in selection.runs["grpo", 100])
     for shot_nums in ((), [0]):
         with pytest.raises(PredictionsError) as error:
             find_overlap([a, build("b", shot_nums=[1])], shot_nums)

@@ -95,9 +95,9 @@ def test_every_experiment_is_tested_against_the_reference(reference: str) -> Non
         for row in rows.to_dict("records"):
             successes = round(rates[row["experiment"]] * COUNT)
             assert (row["ci_low"], row["ci_high"]) == pytest.approx(compute_wilson_interval(successes, COUNT, 0.95))
-            tested = [row[name] for name in ("difference", "p", "p_holm", "test", "detectable_difference")]
+            test_values = [row[name] for name in ("difference", "p", "p_holm", "test", "detectable_difference")]
             if row["experiment"] == base:
-                assert all(pd.isna(value) for value in tested)
+                assert all(pd.isna(value) for value in test_values)
                 assert row["result"] == (BASELINE if reference == "baseline" else BEST)
                 continue
             expected_p.append(compute_p(SOLVES[base], SOLVES[row["experiment"]], shot_num))
@@ -109,17 +109,17 @@ def test_every_experiment_is_tested_against_the_reference(reference: str) -> Non
     tested_rows = cells[cells["p"].notna()]
     assert list(tested_rows["p_holm"]) == pytest.approx(list(multipletests(expected_p, method="holm")[1]))
     for row in tested_rows.to_dict("records"):
-        differs = "better" if reference == "baseline" else WORSE
-        assert row["result"] == (differs if row["p_holm"] < 0.05 else TIED)
+        significant_result = "better" if reference == "baseline" else WORSE
+        assert row["result"] == (significant_result if row["p_holm"] < 0.05 else TIED)
 
 
 def test_pooled_cells_hold_all_numbers_of_worked_examples() -> None:
-    pooled = rank([build(name, solves) for name, solves in SOLVES.items()]).pooled
-    assert list(pooled["shot_num"]) == ["all"] * 3
-    assert list(pooled["experiment"]) == ["high", "middle", "low"]
-    means = [np.mean([compute_rate(SOLVES[name], k) for k in SHOT_NUMS]) for name in pooled["experiment"]]
-    assert list(pooled["value"]) == pytest.approx(means)
-    assert set(pooled["test"].dropna()) == {"sign-flip"}
+    pooled_cells = rank([build(name, solves) for name, solves in SOLVES.items()]).pooled
+    assert list(pooled_cells["shot_num"]) == ["all"] * 3
+    assert list(pooled_cells["experiment"]) == ["high", "middle", "low"]
+    means = [np.mean([compute_rate(SOLVES[name], k) for k in SHOT_NUMS]) for name in pooled_cells["experiment"]]
+    assert list(pooled_cells["value"]) == pytest.approx(means)
+    assert set(pooled_cells["test"].dropna()) == {"sign-flip"}
 
 
 def test_shot_nums_choose_the_cells() -> None:
@@ -136,8 +136,8 @@ def test_worse_than_the_baseline() -> None:
 
 
 def test_equal_values_share_their_rank() -> None:
-    mirrored = build("mirrored", lambda i, k: solve_high(COUNT - 1 - i, k))
-    cells = rank([build("low", solve_low), build("high", solve_high), mirrored]).cells
+    mirror = build("mirrored", lambda i, k: solve_high(COUNT - 1 - i, k))
+    cells = rank([build("low", solve_low), build("high", solve_high), mirror]).cells
     first = cells[cells["shot_num"] == 0]
     assert list(first["experiment"]) == ["high", "mirrored", "low"]
     assert list(first["rank"]) == [1, 1, 3]
@@ -153,8 +153,8 @@ def test_answers_of_the_baseline_are_not_tested() -> None:
     assert cells["p_holm"]["c"] == cells["p"]["c"]  # a family of one
     best = rank(experiments, shot_nums=[0]).cells.set_index("experiment")
     assert dict(best["result"]) == {"c": BEST, "a": WORSE, "b": WORSE}
-    told = [build("a", solve_low), build("b", solve_low, detail="in other words")]
-    assert set(rank(told, has_baseline=True).cells["result"]) == {BASELINE, TIED}
+    variants = [build("a", solve_low), build("b", solve_low, detail="in other words")]
+    assert set(rank(variants, has_baseline=True).cells["result"]) == {BASELINE, TIED}
 
 
 @pytest.mark.parametrize("has_baseline", [False, True])
@@ -187,15 +187,15 @@ def test_success_of_cells() -> None:
     [measure] = build_measures(load_subject("planning"), overlap, BY)
     assert isinstance(measure, SuccessMeasure)
     assert (measure.quantity, measure.compute_rates([]), measure.compute_differences([])) == ("success", [], [])
-    for pooled in (False, True):
-        for key, frames in list_cells(overlap, pooled):
-            shot_nums = SHOT_NUMS if pooled else [key["shot_num"]]
+    for is_pooled in (False, True):
+        for key, frames in list_cells(overlap, is_pooled):
+            shot_nums = SHOT_NUMS if is_pooled else [key["shot_num"]]
             rates = [np.mean([compute_rate(solves, k) for k in shot_nums]) for solves in SOLVES.values()]
             rows = measure.compute_rates(frames)
             assert [row["value"] for row in rows] == pytest.approx(rates)
             [difference] = measure.compute_differences([(frames[0], frames[1])])
             assert difference["difference"] == pytest.approx(100 * (rates[1] - rates[0]))
-            assert {row["interval"] for row in [*rows]} == {"bootstrap" if pooled else "wilson"}
+            assert {row["interval"] for row in [*rows]} == {"bootstrap" if is_pooled else "wilson"}
 
 
 def test_problems_are_resampled_within_their_domains() -> None:
@@ -227,8 +227,8 @@ def test_means_over_clusters(number: int, column: str, scale: float) -> None:
     assert (difference["interval"], difference["test"]) == ("households", "sign-flip of households")
     sums = (high[column].astype(float) - low[column].astype(float)).groupby(low["household"]).sum()
     signs = np.array(np.meshgrid(*[[1, -1]] * 8)).reshape(8, -1)
-    flipped = np.abs(signs.T @ sums.to_numpy())
-    assert difference["p"] == pytest.approx((flipped >= abs(sums.sum()) - 1e-6).mean(), abs=0.01)
-    averaged = [frame.groupby(["id", "household", "seed"], as_index=False)[column].mean() for frame in (low, high)]
-    detectable = scale * bootstrap.compute_detectable_difference(averaged, column)
-    assert difference["detectable_difference"] == pytest.approx(detectable)
+    flipped_sums = np.abs(signs.T @ sums.to_numpy())
+    assert difference["p"] == pytest.approx((flipped_sums >= abs(sums.sum()) - 1e-6).mean(), abs=0.01)
+    mean_frames = [frame.groupby(["id", "household", "seed"], as_index=False)[column].mean() for frame in (low, high)]
+    detectable_difference = scale * bootstrap.compute_detectable_difference(mean_frames, column)
+    assert difference["detectable_difference"] == pytest.approx(detectable_difference)

@@ -16,9 +16,9 @@ FULL = OSError(errno.ENOSPC, "No space left on device")  # as of a write: withou
 
 
 def test_an_error_of_another_file_stays_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"^\[Errno 28\] No space") as raised, open_atomic(tmp_path / "quarantine.jsonl"):
+    with pytest.raises(OSError, match=r"^\[Errno 28\] No space") as error, open_atomic(tmp_path / "quarantine.jsonl"):
         raise FULL
-    assert not isinstance(raised.value, CannotWriteError)
+    assert not isinstance(error.value, CannotWriteError)
     assert not list(tmp_path.iterdir())
     with pytest.raises(CannotWriteError, match="quarantine"), replace_atomic(tmp_path / "quarantine.jsonl"):
         raise FULL  # of a library that writes the file

@@ -104,9 +104,9 @@ def list_comments(text: str) -> list[str]:
 def test_mistakes_name_file_and_key(root: Path, old: str, new: str, message: str) -> None:
     file = root / "params.yaml"
     replace_text(file, old, new)
-    with pytest.raises(ParamsError, match=rf"(?s){message}") as caught:
+    with pytest.raises(ParamsError, match=rf"(?s){message}") as error:
         load_params(root=root)
-    assert str(file) in str(caught.value)
+    assert str(file) in str(error.value)
 
 
 def test_a_domain_with_count_0_is_left_out(root: Path) -> None:
@@ -143,12 +143,12 @@ def test_mistakes_in_a_track_name_file_and_key(root: Path, track: str, old: str,
     file = root / paths.params_file(track)
     replace_text(file, old, new)
     loaders = {"selectors": load_selectors_config, "cluster": load_cluster_config}
-    with pytest.raises(ParamsError, match=rf"(?s){message}") as caught:
+    with pytest.raises(ParamsError, match=rf"(?s){message}") as load_error:
         loaders[track](root) if track in loaders else load_params(track, root)
-    assert str(file) in str(caught.value)
-    with pytest.raises(ParamsError) as checked:
+    assert str(file) in str(load_error.value)
+    with pytest.raises(ParamsError) as check_error:
         check_params(track, root)
-    assert str(checked.value) == str(caught.value)
+    assert str(check_error.value) == str(load_error.value)
 
 
 def test_all_mistakes_are_reported_together(root: Path) -> None:
@@ -202,8 +202,8 @@ def test_a_recipe_changes_values_and_keeps_comments(root: Path, tmp_path: Path) 
     assert params.grpo.batch_size == load_params(root=ROOT).grpo.batch_size  # not in the recipe
     after = (root / "params.yaml").read_text()
     assert list_comments(after) == list_comments(before)
-    unchanged = [line for line in before.splitlines() if line in after.splitlines()]
-    assert len(before.splitlines()) - len(unchanged) == 4
+    unchanged_lines = [line for line in before.splitlines() if line in after.splitlines()]
+    assert len(before.splitlines()) - len(unchanged_lines) == 4
     assert read_files(root / "workflow") == others
 
 
@@ -219,8 +219,8 @@ def test_a_recipe_changes_the_files_of_tracks(root: Path, tmp_path: Path) -> Non
     }
     assert (root / "params.yaml").read_bytes() == before[root / "params.yaml"]
     assert load_cluster_config(root).nodes == 4
-    selectors, shipped = load_selectors_config(root), load_selectors_config(ROOT)
-    assert (selectors.shot_num, selectors.sft.epochs, selectors.rce) == (2, 1, shipped.rce)
+    selectors, shipped_selectors = load_selectors_config(root), load_selectors_config(ROOT)
+    assert (selectors.shot_num, selectors.sft.epochs, selectors.rce) == (2, 1, shipped_selectors.rce)
     economy = load_params("economy", root)
     assert (economy.grpo.steps, economy.model_dump()["economy"]["problems"]) == (7, 60)
     for file, content in before.items():
@@ -271,9 +271,9 @@ def test_recipes_are_resolved_in_order_without_writing(root: Path, tmp_path: Pat
     for name, text in {"a": "seed: 5\ngrpo: {steps: 7}", "b": "seed: 6\nmodel: {vllm: {mode: server}}"}.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     recipes = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    resolved = resolve_recipes(recipes, root)
+    documents = resolve_recipes(recipes, root)
     assert read_files(root) == before
-    changes = {file: list(list_changes(read_yaml(root / file), document)) for file, document in resolved.items()}
+    changes = {file: list(list_changes(read_yaml(root / file), document)) for file, document in documents.items()}
     assert changes.pop(Path("params.yaml")) == [
         ("seed", 3407, 6),
         ("model.vllm.mode", "colocate", "server"),
@@ -282,7 +282,7 @@ def test_recipes_are_resolved_in_order_without_writing(root: Path, tmp_path: Pat
     assert list(changes.values()) == [[], [], []]
     for recipe in recipes:
         apply_recipe(recipe, root)
-    assert {file: read_yaml(root / file) for file in resolved} == resolved
+    assert {file: read_yaml(root / file) for file in documents} == documents
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_a_wrong_recipe_changes_nothing(root: Path, tmp_path: Path, text: str, m
     before = read_files(root)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
-    with pytest.raises(ParamsError, match=rf"(?s){message}") as caught:
+    with pytest.raises(ParamsError, match=rf"(?s){message}") as error:
         apply_recipe(recipe, root)
-    assert str(recipe) in str(caught.value)
+    assert str(recipe) in str(error.value)
     assert read_files(root) == before
 
 
@@ -315,19 +315,19 @@ def test_a_recipe_needs_valid_files(root: Path, tmp_path: Path) -> None:
     replace_text(root / "workflow/economy/params.yaml", "  steps: 100", "  stepz: 100")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("seed: 1")
-    with pytest.raises(ParamsError, match=r"stepz: unknown key") as caught:
+    with pytest.raises(ParamsError, match=r"stepz: unknown key") as error:
         apply_recipe(recipe, root)
-    assert str(recipe) not in str(caught.value)
+    assert str(recipe) not in str(error.value)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_shipped_recipes_are_valid(root: Path, recipe: Path) -> None:
     before = read_files(root)
-    changed = apply_recipe(recipe, root)
+    changed_files = apply_recipe(recipe, root)
     for file, content in before.items():
-        assert (file.read_bytes() != content) == (file in changed)
+        assert (file.read_bytes() != content) == (file in changed_files)
         assert len(list_comments(file.read_text())) >= len(list_comments(content.decode()))
-    assert root / "params.yaml" in changed
+    assert root / "params.yaml" in changed_files
     for track in paths.list_tracks(root):
         check_params(track, root)
 
@@ -356,8 +356,8 @@ def test_a_variant_changes_only_its_keys() -> None:
     for name in params.ablations.variants:
         variant = params.variant(name)
         assert variant != params, name
-        unvaried = {"curriculum": params.curriculum, "curriculum_by_domain": {}, "grpo": params.grpo}
-        assert variant.model_copy(update=unvaried) == params, name
+        sections = {"curriculum": params.curriculum, "curriculum_by_domain": {}, "grpo": params.grpo}
+        assert variant.model_copy(update=sections) == params, name
     assert params.variant("dense").grpo == params.grpo.model_copy(update={"reward": "dense"})
     assert len(params.variant("uniform").curriculum) == 1
     with pytest.raises(ParamsError, match="no entry thin; there are: uniform, "):
@@ -365,16 +365,16 @@ def test_a_variant_changes_only_its_keys() -> None:
 
 
 def test_requested_runs_have_a_listed_size_seed_and_variant() -> None:
-    shipped = load_params(root=ROOT)
-    params = shipped.model_copy(update={"ablations": shipped.ablations.model_copy(update={"run": []})})
+    shipped_params = load_params(root=ROOT)
+    params = shipped_params.model_copy(update={"ablations": shipped_params.ablations.model_copy(update={"run": []})})
     two_seeds = params.model_copy(update={"seeds": [3407, 1]})
-    ablated = params.model_copy(update={"ablations": params.ablations.model_copy(update={"run": ["dense"]})})
+    dense_params = params.model_copy(update={"ablations": params.ablations.model_copy(update={"run": ["dense"]})})
     assert all(is_requested(run, params) for run in (BASE, Run("sft", 200, 3407), Run("grpo", 400, 3407)))
     assert not any(is_requested(run, params) for run in (Run("sft", 300, 3407), Run("grpo", 50, 3407)))
     assert [is_requested(Run("grpo", 400, 1), each) for each in (params, two_seeds)] == [False, True]
-    assert [is_requested(Run("dense", 400, 3407), each) for each in (params, ablated)] == [False, True]
-    assert not is_requested(Run("dense", 200, 3407), ablated)
-    assert not is_requested(Run("uniform", 400, 3407), ablated)
+    assert [is_requested(Run("dense", 400, 3407), each) for each in (params, dense_params)] == [False, True]
+    assert not is_requested(Run("dense", 200, 3407), dense_params)
+    assert not is_requested(Run("uniform", 400, 3407), dense_params)
     assert not is_requested(Run("pointer-sft", 400, 3407), params)
     assert is_requested(Run("pointer-sft", 400, 3407), params, methods=("pointer-sft",))
 
@@ -422,15 +422,17 @@ CHAT = {"url": "https://example.org/v1", "model": "m"}
         ({"models": {"gpt": CHAT}, "access": {"gtp": {}}}, "access: no entry under `models` for gtp"),
     ],
 )
-def test_wrong_endpoints_are_named_by_key(shipped: PlanningParams, section: dict[str, Any], message: str) -> None:
+def test_wrong_endpoints_are_named_by_key(
+    shipped_params: PlanningParams, section: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ParamsError, match=re.escape(message)):
-        validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+        validate_section(PlanningParams, shipped_params.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
 
 
-def test_token_budget_takes_a_limit_under_either_name(shipped: PlanningParams) -> None:
+def test_token_budget_takes_a_limit_under_either_name(shipped_params: PlanningParams) -> None:
     for limits in ({}, {"max_tokens": 9}, {"max_tokens": None, "max_completion_tokens": 9}):
         section = {"models": {"gpt": CHAT | {"options": limits}}, "access": {"gpt": {"token_budget": 100}}}
-        validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+        validate_section(PlanningParams, shipped_params.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
 
 
 def test_page_about_endpoints_has_parameters_that_are_valid(root: Path, tmp_path: Path) -> None:
@@ -441,8 +443,8 @@ def test_page_about_endpoints_has_parameters_that_are_valid(root: Path, tmp_path
     shutil.copytree(ROOT / "workflow/recipes", tmp_path / "workflow/recipes")
     chat = resolve_recipes([tmp_path / name for name in commands], root)[Path("params.yaml")]
     assert chat["endpoints"]["run"] == ["gpt-x"]
-    served = resolve_recipes([tmp_path / "served.yaml"], root)[Path("params.yaml")]
-    assert served["endpoints"]["run"] == ["served"]
+    server_params = resolve_recipes([tmp_path / "served.yaml"], root)[Path("params.yaml")]
+    assert server_params["endpoints"]["run"] == ["served"]
 
 
 @pytest.mark.parametrize(
@@ -453,7 +455,7 @@ def test_page_about_endpoints_has_parameters_that_are_valid(root: Path, tmp_path
         {"models": {"gpt": CHAT}, "access": {"gpt": {"key_env": "sk-4711"}}},
     ],
 )
-def test_key_in_the_wrong_place_is_not_shown(shipped: PlanningParams, section: dict[str, Any]) -> None:
+def test_key_in_the_wrong_place_is_not_shown(shipped_params: PlanningParams, section: dict[str, Any]) -> None:
     with pytest.raises(ParamsError, match="endpoints") as error:
-        validate_section(PlanningParams, shipped.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
+        validate_section(PlanningParams, shipped_params.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
     assert "sk-4711" not in str(error.value)

@@ -72,8 +72,8 @@ def test_without_a_system_text_there_is_no_system_turn(tmp_path: Path, system: s
 def test_a_template_can_show_the_examples_in_one_turn(tmp_path: Path) -> None:
     loop = "{% for example in examples %}{{ example.problem }}: {{ example.plan }}\n{% endfor %}"
     template = write_template(tmp_path, "{% block user %}" + loop + "{{ problem }}:{% endblock %}")
-    solved = [SolvedPuzzle("a"), SolvedPuzzle("b")]
-    assert template.render(Puzzle("c"), solved) == [{"role": "user", "content": "a: A\nb: B\nc:"}]
+    examples = [SolvedPuzzle("a"), SolvedPuzzle("b")]
+    assert template.render(Puzzle("c"), examples) == [{"role": "user", "content": "a: A\nb: B\nc:"}]
 
 
 def test_examples_are_never_left_out_silently(tmp_path: Path) -> None:

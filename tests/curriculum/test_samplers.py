@@ -26,9 +26,9 @@ Outcome = Callable[[Slot], tuple[int, bool]]  # successes of 4 completions, and 
 
 
 @pytest.fixture(scope="session")
-def build_params(shipped: Params) -> Callable[..., Params]:
+def build_params(shipped_params: Params) -> Callable[..., Params]:
     def build(steps: int = 20, batch_size: int = 12, seed: int = 1, **adaptive: Any) -> Params:
-        raw = shipped.model_dump(mode="json")
+        raw = shipped_params.model_dump(mode="json")
         raw["grpo"] |= {"steps": steps, "batch_size": batch_size, "adaptive": raw["grpo"]["adaptive"] | adaptive}
         raw |= {"seed": seed, "curriculum": PHASES, "ablations": raw["ablations"] | {"run": [], "variants": {}}}
         return PlanningParams.model_validate(raw)
@@ -66,13 +66,13 @@ SWITCHES = st.fixed_dictionaries({name: st.booleans() for name in ("curriculum",
 
 
 @settings(max_examples=60)
-@given(sizes=SETS, switches=SWITCHES, seed=st.integers(0, 99), cut=st.integers(0, 19))
+@given(sizes=SETS, switches=SWITCHES, seed=st.integers(0, 99), cut_step=st.integers(0, 19))
 def test_resumed_sampler_continues_exactly(
     build_params: Callable[..., Params],
     sizes: list[tuple[int, int, int]],
     switches: dict[str, bool],
     seed: int,
-    cut: int,
+    cut_step: int,
 ) -> None:
     records = build_records(dict(zip(DOMAINS, sizes, strict=True)))
     params = build_params(seed=seed, window=2, target=0.3, **switches)
@@ -86,12 +86,12 @@ def test_resumed_sampler_continues_exactly(
         log.append(build_results(slots, outcome))
         sampler.update(log[-1])
     assert len(steps) == 20
-    resumed = AdaptiveSampler(records, params)
-    for results in log[:cut]:
-        resumed.update(results)
-    for (slots, metrics), results in zip(steps[cut:], log[cut:], strict=True):
-        assert (resumed.slots, dict(resumed.compute_metrics())) == (slots, metrics)
-        resumed.update(results)
+    resumed_sampler = AdaptiveSampler(records, params)
+    for results in log[:cut_step]:
+        resumed_sampler.update(results)
+    for (slots, metrics), results in zip(steps[cut_step:], log[cut_step:], strict=True):
+        assert (resumed_sampler.slots, dict(resumed_sampler.compute_metrics())) == (slots, metrics)
+        resumed_sampler.update(results)
 
 
 @settings(max_examples=30)
@@ -102,10 +102,10 @@ def test_without_influence_of_success_the_schedule_is_drawn(
     records = build_records(dict(zip(DOMAINS, sizes, strict=True)))
     params = build_params(seed=seed, domain_weights=True, floor=1.0)
     schedule = build_schedule(records, params.curriculum, 20, 12, seed)
-    drawn = [
+    sampler_slots = [
         slot for slots in run_sampler(AdaptiveSampler(records, params), build_random_outcome(seed)) for slot in slots
     ]
-    assert drawn == schedule
+    assert sampler_slots == schedule
 
 
 def test_domain_enters_the_next_phase_on_success_and_never_goes_back(build_params: Callable[..., Params]) -> None:
@@ -137,18 +137,18 @@ def test_domain_weights_follow_the_variance_of_success_above_the_floor(
     records = build_records(dict.fromkeys(DOMAINS, (4, 4, 4)))
     successes = {"blocksworld": 0, "ferry": 2, "spanner": 4}
     sampler = AdaptiveSampler(records, build_params(steps=60, domain_weights=True, floor=floor, window=50, seed=seed))
-    expected, drawn = Counter[str](), Counter[str]()
+    expected_counts, counts = Counter[str](), Counter[str]()
     for slots in run_sampler(sampler, lambda slot: (successes[slot.domain], True)):
         assert len(slots) == 12
         shares = {domain: sampler.compute_metrics()[f"weight/{domain}"] for domain in DOMAINS}
         assert sum(shares.values()) == pytest.approx(1)
         assert min(shares.values()) >= floor / 3 - 1e-9
-        expected.update({domain: share * 12 for domain, share in shares.items()})
-        drawn.update(slot.domain for slot in slots)
-        assert all(abs(expected[domain] - drawn[domain]) < 2 for domain in DOMAINS)
+        expected_counts.update({domain: share * 12 for domain, share in shares.items()})
+        counts.update(slot.domain for slot in slots)
+        assert all(abs(expected_counts[domain] - counts[domain]) < 2 for domain in DOMAINS)
     if floor < 1:
-        assert drawn["ferry"] > drawn["blocksworld"]
-        assert drawn["ferry"] > drawn["spanner"]
+        assert counts["ferry"] > counts["blocksworld"]
+        assert counts["ferry"] > counts["spanner"]
 
 
 def test_problems_without_spread_are_skipped_and_return(build_params: Callable[..., Params]) -> None:
@@ -163,8 +163,8 @@ def test_problems_without_spread_are_skipped_and_return(build_params: Callable[.
         for slot in slots:
             draws[slot.id].append(slot.step)
     counts = {name: len(steps) for name, steps in draws.items() if "easy" in name}
-    varied = counts.keys() - flat
-    assert min(counts[name] for name in varied) > 2 * max(counts[name] for name in flat)
+    varied_ids = counts.keys() - flat
+    assert min(counts[name] for name in varied_ids) > 2 * max(counts[name] for name in flat)
     assert min(counts.values()) >= 3
     # A flat problem is skipped three times between two draws; each pass over the bucket offers every problem once.
     assert all(
@@ -176,24 +176,28 @@ def test_problems_without_spread_are_skipped_and_return(build_params: Callable[.
 @given(
     counts=st.tuples(*[st.integers(1, 6)] * 3),
     flat=st.sets(st.integers(0, 17)),
-    missed=st.integers(1, 3),
+    missed_turns=st.integers(1, 3),
     batch_size=st.integers(1, 6),
 )
 def test_every_problem_is_drawn_eventually(
-    build_params: Callable[..., Params], counts: tuple[int, int, int], flat: set[int], missed: int, batch_size: int
+    build_params: Callable[..., Params],
+    counts: tuple[int, int, int],
+    flat: set[int],
+    missed_turns: int,
+    batch_size: int,
 ) -> None:
     records = build_records({"ferry": counts})
     names = {records[number].id for number in flat if number < len(records)}
-    params = build_params(steps=80, batch_size=batch_size, dynamic_sampling=True, missed_turns=missed)
+    params = build_params(steps=80, batch_size=batch_size, dynamic_sampling=True, missed_turns=missed_turns)
     params = params.model_copy(update={"curriculum": [PhaseConfig(until=1, easy=0.4, medium=0.3, hard=0.3)]})
     order: dict[str, list[str]] = {bucket: [] for bucket in BUCKETS}
     for slots in run_sampler(AdaptiveSampler(records, params), lambda slot: (0, slot.id not in names)):
         for slot in slots:
             order[slot.bucket].append(slot.id)
     for bucket, count in zip(BUCKETS, counts, strict=True):
-        # Each pass offers a problem once. Between two draws it is skipped `missed` times for want of spread, and at
-        # most as often because it is in the step already or another problem was drawn in its place.
-        longest = 2 * (missed + 2) * count
+        # Each pass offers a problem once. Between two draws it is skipped `missed_turns` times for want of spread, and
+        # at most as often because it is in the step already or another problem was drawn in its place.
+        longest = 2 * (missed_turns + 2) * count
         for start in range(0, len(order[bucket]) - longest, count):
             assert len(set(order[bucket][start : start + longest])) == count
 
@@ -205,9 +209,9 @@ def test_unbalanced_schedule_keeps_bucket_shares_only(build_params: Callable[...
     by_id = {record.id: record for record in records}
     assert all((by_id[s.id].domain, by_id[s.id].bucket) == (s.domain, s.bucket) for s in schedule)
     for start, end, shares in ((0, 10, (1, 0, 0)), (10, 20, (0, 0.5, 0.5))):
-        drawn = [slot.wanted_bucket for slot in schedule if start <= slot.step < end]
+        buckets = [slot.wanted_bucket for slot in schedule if start <= slot.step < end]
         for bucket, share in zip(BUCKETS, shares, strict=True):
-            assert abs(drawn.count(bucket) - share * len(drawn)) <= 1
+            assert abs(buckets.count(bucket) - share * len(buckets)) <= 1
     assert {slot.domain for slot in schedule if slot.step < 10} == {"blocksworld", "spanner"}
     assert len({slot.id for slot in schedule[:10]}) == 10  # all are drawn before any is repeated
 
@@ -333,8 +337,8 @@ def test_unbalanced_sampler_has_one_pool(build_params: Callable[..., Params]) ->
         ({"grpo": {"reward": "shaped"}}, "grpo.reward: .*'dense' or 'sparse'"),
     ],
 )
-def test_inconsistent_parameters_are_rejected(shipped: Params, changes: dict[str, Any], message: str) -> None:
-    raw = shipped.model_dump(mode="json")
+def test_inconsistent_parameters_are_rejected(shipped_params: Params, changes: dict[str, Any], message: str) -> None:
+    raw = shipped_params.model_dump(mode="json")
     raw["ablations"] |= {"run": [], "variants": {}}
     with pytest.raises(ParamsError, match=f"(?s){message}"):
         validate_section(PlanningParams, merge_values(raw, changes), "params.yaml")

@@ -92,9 +92,9 @@ def test_distribution_by_hand() -> None:
     ],
 )
 def test_difficulty_is_parsed_from_the_name(
-    shipped: PlanningParams, domain: str, name: str, score: float | None
+    shipped_params: PlanningParams, domain: str, name: str, score: float | None
 ) -> None:
-    assert parse_difficulty(name, shipped.difficulty[domain]) == score
+    assert parse_difficulty(name, shipped_params.difficulty[domain]) == score
 
 
 def test_thresholds_belong_to_the_easier_bucket() -> None:
@@ -107,9 +107,9 @@ def test_thresholds_belong_to_the_easier_bucket() -> None:
 def test_training_sets_are_balanced_and_nested() -> None:
     records = build_records(FOUR)
     sets = [select_training_set(records, size) for size in (4, 8, 20, 60)]
-    for size, chosen in zip((4, 8, 20, 60), sets, strict=True):
-        assert Counter(r.domain for r in chosen) == dict.fromkeys(FOUR, size // 4)
-        assert len({r.id for r in chosen}) == size
+    for size, training_set in zip((4, 8, 20, 60), sets, strict=True):
+        assert Counter(r.domain for r in training_set) == dict.fromkeys(FOUR, size // 4)
+        assert len({r.id for r in training_set}) == size
     for smaller, larger in pairwise(sets):
         assert {r.id for r in smaller} <= {r.id for r in larger}
     assert select_training_set(Random(1).sample(records, len(records)), 20) == sets[2]
@@ -204,9 +204,9 @@ def test_schedule_is_balanced_follows_the_phases_and_draws_without_replacement(
     for phase in phases:
         rows = [slot for slot in schedule if find_phase(phases, slot.step / steps) is phase]
         for domain in domains:
-            drawn = Counter(slot.bucket for slot in rows if slot.domain == domain)
+            bucket_counts = Counter(slot.bucket for slot in rows if slot.domain == domain)
             for bucket, share in phase.shares.items():
-                assert abs(drawn[bucket] - share * drawn.total()) <= 1 + 1e-9
+                assert abs(bucket_counts[bucket] - share * bucket_counts.total()) <= 1 + 1e-9
 
     # All problems of a bucket are drawn before any is repeated.
     for domain in domains:
@@ -222,17 +222,19 @@ def test_schedule_is_balanced_follows_the_phases_and_draws_without_replacement(
     assert build_schedule_columns(schedule)["id"] == [slot.id for slot in schedule]
 
 
-def test_schedule_follows_the_shipped_phases(shipped: Params) -> None:
-    schedule = build_schedule(build_records(FOUR), shipped.curriculum, 1000, 8, 3407)
+def test_schedule_follows_the_shipped_phases(shipped_params: Params) -> None:
+    schedule = build_schedule(build_records(FOUR), shipped_params.curriculum, 1000, 8, 3407)
     expected = [(0, 300, (0.70, 0.25, 0.05)), (300, 700, (0.40, 0.40, 0.20)), (700, 1000, (0.20, 0.40, 0.40))]
     for start, end, shares in expected:
-        drawn = Counter(slot.bucket for slot in schedule if start <= slot.step < end)
+        bucket_counts = Counter(slot.bucket for slot in schedule if start <= slot.step < end)
         for bucket, share in zip(BUCKETS, shares, strict=True):
-            assert abs(drawn[bucket] - share * drawn.total()) <= 4  # one prompt per domain
+            assert abs(bucket_counts[bucket] - share * bucket_counts.total()) <= 4  # one prompt per domain
 
 
-def test_seeds_give_different_schedules_and_domains_draw_hard_problems_at_different_steps(shipped: Params) -> None:
-    first, second = (build_schedule(build_records(FOUR), shipped.curriculum, 60, 4, seed) for seed in (1, 2))
+def test_seeds_give_different_schedules_and_domains_draw_hard_problems_at_different_steps(
+    shipped_params: Params,
+) -> None:
+    first, second = (build_schedule(build_records(FOUR), shipped_params.curriculum, 60, 4, seed) for seed in (1, 2))
     assert [s.id for s in first] != [s.id for s in second]
     steps = {d: {s.step for s in first if s.domain == d and s.bucket == "hard"} for d in FOUR}
     assert len({frozenset(hard_steps) for hard_steps in steps.values()}) > 1
@@ -249,18 +251,18 @@ def test_seeds_give_different_schedules_and_domains_draw_hard_problems_at_differ
     ],
 )
 def test_empty_bucket_is_filled_from_the_nearest_with_one_warning(
-    shipped: Params, sizes: tuple[int, int, int], fallbacks: dict[str, str]
+    shipped_params: Params, sizes: tuple[int, int, int], fallbacks: dict[str, str]
 ) -> None:
     records = build_records({"ferry": sizes, "spanner": (3, 3, 3)})
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        schedule = build_schedule(records, shipped.curriculum, 40, 4, 0)
-    assert {str(w.message) for w in caught} == {
-        f"ferry has no {wanted} problem: {used} ones are used instead" for wanted, used in fallbacks.items()
+        schedule = build_schedule(records, shipped_params.curriculum, 40, 4, 0)
+    assert {str(w.message) for w in caught_warnings} == {
+        f"ferry has no {bucket} problem: {fallback} ones are used instead" for bucket, fallback in fallbacks.items()
     }
-    assert len(caught) == len(fallbacks)
-    replaced = {(s.domain, s.wanted_bucket, s.bucket) for s in schedule if s.bucket != s.wanted_bucket}
-    assert replaced == {("ferry", wanted, used) for wanted, used in fallbacks.items()}
+    assert len(caught_warnings) == len(fallbacks)
+    replacements = {(s.domain, s.wanted_bucket, s.bucket) for s in schedule if s.bucket != s.wanted_bucket}
+    assert replacements == {("ferry", bucket, fallback) for bucket, fallback in fallbacks.items()}
     rate = sum(s.bucket != s.wanted_bucket for s in schedule) / len(schedule)
     assert compute_schedule_metrics(schedule)["fallback_rate"] == rate > 0
     assert all(s.wanted_bucket == s.bucket for s in schedule if s.domain == "spanner")
@@ -297,19 +299,19 @@ def compute_wanted_share(bucket: str, schedule: list[Slot]) -> float:
 
 
 @pytest.mark.parametrize("batch_size", [10, 6])
-def test_batch_that_cannot_be_balanced_names_valid_sizes(shipped: Params, batch_size: int) -> None:
-    with pytest.raises(ValueError, match=rf"batch_size {batch_size} .* 4 domains") as caught:
-        build_schedule(build_records(FOUR), shipped.curriculum, 10, batch_size, 0)
-    assert {"8", "12"} <= set(str(caught.value).replace(",", " ").split())
+def test_batch_that_cannot_be_balanced_names_valid_sizes(shipped_params: Params, batch_size: int) -> None:
+    with pytest.raises(ValueError, match=rf"batch_size {batch_size} .* 4 domains") as error:
+        build_schedule(build_records(FOUR), shipped_params.curriculum, 10, batch_size, 0)
+    assert {"8", "12"} <= set(str(error.value).replace(",", " ").split())
 
 
-def test_batch_smaller_than_the_domains_names_valid_sizes(shipped: Params) -> None:
+def test_batch_smaller_than_the_domains_names_valid_sizes(shipped_params: Params) -> None:
     with pytest.raises(ValueError, match="use 4 or 8"):
-        build_schedule(build_records(FOUR), shipped.curriculum, 10, 3, 0)
+        build_schedule(build_records(FOUR), shipped_params.curriculum, 10, 3, 0)
 
 
 @pytest.mark.parametrize(
     ("progress", "easy"), [(0, 0.7), (0.2999, 0.7), (0.3, 0.4), (0.6999, 0.4), (0.7, 0.2), (0.99, 0.2), (1, 0.2)]
 )
-def test_phase_ends_just_before_the_next(shipped: Params, progress: float, easy: float) -> None:
-    assert find_phase(shipped.curriculum, progress).easy == easy
+def test_phase_ends_just_before_the_next(shipped_params: Params, progress: float, easy: float) -> None:
+    assert find_phase(shipped_params.curriculum, progress).easy == easy

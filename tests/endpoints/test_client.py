@@ -57,8 +57,8 @@ def test_answers_are_stored_and_asked_for_once(path: Path) -> None:
 def test_torn_last_line_is_asked_for_again(path: Path) -> None:
     with serve_replies() as server:
         ask(path, build_requests(server), concurrency=1)
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-20])
+        content = path.read_bytes()
+        path.write_bytes(content[:-20])
         assert ask(path, build_requests(server))[-1] == "answer 3"
         assert len(server.bodies) == 5
     assert len(path.read_bytes().splitlines()) == 4
@@ -225,5 +225,5 @@ from planward.params import AccessConfig, EndpointConfig
 request = build_request(EndpointConfig(url="http://127.0.0.1:9", model="m"), "text", 1, 1)
 complete("gpt-x", AccessConfig(), [request], AnswerFile(Path("answers.jsonl")))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert "install the extra `endpoints`" in done.stderr
+    process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert "install the extra `endpoints`" in process.stderr

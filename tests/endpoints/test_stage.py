@@ -63,7 +63,7 @@ def wait_for(health: str, server: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(
+def prepared_project(
     small: Callable[..., PlanningParams], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, PlanningParams]:
     """A folder with the problems and the predictions of base, and its parameters."""
@@ -91,37 +91,37 @@ def list_endpoint_rows(folder: Path) -> list[dict[str, object]]:
 
 
 def test_killed_run_is_continued_and_its_predictions_are_those_of_base(
-    prepared: tuple[Path, PlanningParams], url: str
+    prepared_project: tuple[Path, PlanningParams], url: str
 ) -> None:
-    folder, params = prepared
-    stored = folder / "results/endpoints/served.jsonl"
+    folder, params = prepared_project
+    file = folder / "results/endpoints/served.jsonl"
     with forward_requests(url) as proxy:
         params = lay_over(params, proxy.url.removesuffix("/v1"), concurrency=2)
         (folder / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json", exclude={"task"})))
         command = [sys.executable, "-m", "planward", "endpoints", "evaluate", "served"]
         with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as run:
-            while run.poll() is None and not (stored.exists() and len(stored.read_bytes().splitlines()) >= 3):
+            while run.poll() is None and not (file.exists() and len(file.read_bytes().splitlines()) >= 3):
                 time.sleep(0.01)
             run.send_signal(signal.SIGKILL)
-        kept = stored.read_bytes().splitlines(keepends=True)
+        first_lines = file.read_bytes().splitlines(keepends=True)
         assert not (folder / "results/predictions/served-0.jsonl").exists()
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
         num_prompts = len(read_rows(folder / "results/predictions/base-0.jsonl"))
-        assert 3 <= len(kept) < num_prompts
-        asked = [json.dumps(body) for body in proxy.bodies]
-        assert len(set(asked)) == num_prompts
-        assert len(asked) - num_prompts <= 2  # at most the two that were under way when it was killed
-        whole = stored.read_bytes()
-        assert whole.startswith(b"".join(line for line in kept if line.endswith(b"\n")))
-        assert len({row["digest"] for row in read_rows(stored)}) == num_prompts == len(whole.splitlines())
+        assert 3 <= len(first_lines) < num_prompts
+        requests = [json.dumps(body) for body in proxy.bodies]
+        assert len(set(requests)) == num_prompts
+        assert len(requests) - num_prompts <= 2  # at most the two that were under way when it was killed
+        content = file.read_bytes()
+        assert content.startswith(b"".join(line for line in first_lines if line.endswith(b"\n")))
+        assert len({row["digest"] for row in read_rows(file)}) == num_prompts == len(content.splitlines())
     base = read_rows(folder / "results/predictions/base-0.jsonl")
     identity = {"method": "served", "dataset_size": 0}
     assert list_endpoint_rows(folder) == [row | identity for row in base]
     assert any(row["success"] for row in base)
 
 
-def test_table_is_made_again_without_a_server(prepared: tuple[Path, PlanningParams]) -> None:
-    folder, _ = prepared
+def test_table_is_made_again_without_a_server(prepared_project: tuple[Path, PlanningParams]) -> None:
+    folder, _ = prepared_project
     before = list_endpoint_rows(folder)
     (folder / "results/predictions/served-0.jsonl").unlink()
     command = [sys.executable, "-m", "planward", "endpoints", "evaluate", "served"]
@@ -140,30 +140,30 @@ def test_chat_model_answers_the_messages_of_the_task(
     params = PlanningParams.model_validate(raw)
     evaluate.run(params, BASE)
     evaluate_endpoint.run(params, "gpt")
-    base, served = (read_rows(Path(f"results/predictions/{name}-0.jsonl")) for name in ("base", "gpt"))
-    assert served == [row | {"method": "gpt"} for row in base]
+    base_rows, served_rows = (read_rows(Path(f"results/predictions/{name}-0.jsonl")) for name in ("base", "gpt"))
+    assert served_rows == [row | {"method": "gpt"} for row in base_rows]
     metrics = json.loads(Path("results/predictions/gpt-0.json").read_text())
     assert metrics["run"] == {"task": "planning", "method": "gpt", "size": 0, "seed": 0}
-    assert metrics["completion_tokens"] >= len(served)
+    assert metrics["completion_tokens"] >= len(served_rows)
 
 
-def test_key_is_in_no_file_and_no_output(prepared: tuple[Path, PlanningParams]) -> None:
-    folder, params = prepared
+def test_key_is_in_no_file_and_no_output(prepared_project: tuple[Path, PlanningParams]) -> None:
+    folder, params = prepared_project
     with serve_replies(Reply(), default=Reply(401, f"bad key {KEY}")) as server:
         params = lay_over(params, server.url.removesuffix("/v1"), key_env="PLANWARD_TEST_KEY", concurrency=1)
         (folder / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json", exclude={"task"})))
         command = [sys.executable, "-m", "planward", "endpoints", "evaluate", "served"]
         environment = os.environ | {"PLANWARD_TEST_KEY": KEY, "PLANWARD_TRACEBACK": "1", "OPENAI_LOG": "debug"}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode != 0
+        process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert process.returncode != 0
         assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-    assert "bad key ***" in done.stderr
-    assert KEY not in done.stdout + done.stderr
+    assert "bad key ***" in process.stderr
+    assert KEY not in process.stdout + process.stderr
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
 
 
-def test_stage_runs_only_endpoints_that_params_ask_for(prepared: tuple[Path, PlanningParams]) -> None:
+def test_stage_runs_only_endpoints_that_params_ask_for(prepared_project: tuple[Path, PlanningParams]) -> None:
     with pytest.raises(ParamsError, match=r"endpoints\.run: does not name other"):
-        evaluate_endpoint.run(lay_over(prepared[1], "http://127.0.0.1:9"), "other")
+        evaluate_endpoint.run(lay_over(prepared_project[1], "http://127.0.0.1:9"), "other")

@@ -57,10 +57,10 @@ def test_parameters_that_explode_are_refused_with_the_file_named(tmp_path: Path,
         "from planward.core.registry import load_params\nload_params()"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS
     )
-    assert re.search(rf"ParamsError: params\.yaml: {reason}", done.stderr), done.stderr[-2000:]
+    assert re.search(rf"ParamsError: params\.yaml: {reason}", process.stderr), process.stderr[-2000:]
 
 
 def test_a_few_aliases_are_read(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_cells_of_text_are_no_formulas(tmp_path: Path) -> None:
     names = [cell for cell in FORMULAS if "\r" not in cell]
     table = pd.DataFrame({"model": names, "difference": range(-3, 4), "note": [None, *names[1:]]})
     write_table(tmp_path / "table.csv", table)
-    read = pd.read_csv(tmp_path / "table.csv", keep_default_na=False)
-    assert list(read["difference"]) == list(range(-3, 4))
-    assert all(cell.startswith("'") for cell in read["model"])
+    written_table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False)
+    assert list(written_table["difference"]) == list(range(-3, 4))
+    assert all(cell.startswith("'") for cell in written_table["model"])
     assert list(table["model"]) == names  # the table itself is as it was
     assert format_csv(["a", "b"], [["=1", -1.5]]) == "a,b\n'=1,-1.5\n"
 
@@ -162,10 +162,10 @@ def test_names_of_others_are_text_in_what_judge_writes(project: Path) -> None:
     plan = f"{MARKUP}\n(pick-up a)\n(stack a b)\n{MARKUP}"
     lines = [{**files, "completion": plan, "model": model} for model in (f"=1+1{MARKUP}", "@x", "plain")]
     write_lines(Path("answers.jsonl"), [*lines, {**files, "completion": plan, "id": MARKUP}])
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["judge", "answers.jsonl", "--workers", "1", "--verifier", "fast", "--audit-share", "0"]
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     folder = Path("answers-judged")
     assert len(read_rows(folder / "verdicts.jsonl")) + len(read_rows(folder / "quarantine.jsonl")) == 4
     page = (folder / "page.html").read_text()

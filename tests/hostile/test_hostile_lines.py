@@ -57,12 +57,12 @@ def run_split(params: PlanningParams, *files: tuple[str, list[Line]]) -> tuple[l
         write_lines(FOLDER / name, lines)
     split.run(params)
     folder = Path("results/split")
-    kept = [row for side in ("train", "validation", "test", "held_out") for row in read_rows(folder / f"{side}.jsonl")]
-    quarantined = read_rows(folder / "quarantine.jsonl")
+    rows = [row for side in ("train", "validation", "test", "held_out") for row in read_rows(folder / f"{side}.jsonl")]
+    quarantine = read_rows(folder / "quarantine.jsonl")
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics["lines"] == len(kept) + len(quarantined)
+    assert metrics["lines"] == len(rows) + len(quarantine)
     assert metrics["lines"] == sum(len(lines) for _, lines in files) or not files
-    return kept, {row["line"]: row["reason"] for row in quarantined if files and row["file"] == files[0][0]}
+    return rows, {row["line"]: row["reason"] for row in quarantine if files and row["file"] == files[0][0]}
 
 
 def test_files_outside_of_the_folder_and_things_that_are_no_files_are_not_read(params: PlanningParams) -> None:
@@ -78,8 +78,8 @@ def test_files_outside_of_the_folder_and_things_that_are_no_files_are_not_read(p
     outside += [f"{DOMAIN}/device.pddl", f"{DOMAIN}/up/secret.pddl", f"{DOMAIN}/../../../secret.pddl"]
     missing = [f"{DOMAIN}/pipe.pddl", f"{DOMAIN}/circle.pddl", DOMAIN, "a\0b", "x" * 10_000]
     lines = [good | {"meta": good["meta"] | {"problem_file": name}} for name in (*outside, *missing)]
-    kept, reasons = run_split(params, ("all.jsonl", [good, *lines]))
-    assert len(kept) == 1
+    rows, reasons = run_split(params, ("all.jsonl", [good, *lines]))
+    assert len(rows) == 1
     for number, name in enumerate(outside, 2):
         assert reasons[number].startswith("missing file: ")
         assert reasons[number].endswith(" is outside the data root"), name
@@ -107,8 +107,8 @@ def test_links_that_leave_the_source_are_not_copied(
         write_lines(project / "data/all.jsonl", lines)
     params = small(difficulty={DOMAIN: {}}, problems={"source": source, "path": "data"})
     problems.run(params)
-    kept, _ = run_split(params)
-    assert len(kept) == 1
+    split_rows, _ = run_split(params)
+    assert len(split_rows) == 1
     rows = read_rows(Path("results/split/quarantine.jsonl"))
     assert [row["reason"].partition(":")[0] for row in rows] == ["duplicate", "missing file"]
     assert rows[1]["reason"] == f"missing file: '{DOMAIN}/p3.pddl'"
@@ -138,15 +138,15 @@ def test_many_semicolons_before_a_problem_are_one_comment(tmp_path: Path) -> Non
 
 def test_odd_file_names_are_names(params: PlanningParams) -> None:
     lines = [write_problem(name, count) for count, name in enumerate(ODD_NAMES, 1)]
-    kept, reasons = run_split(params, ("a\n'$(b)\".jsonl", [*lines]))
+    rows, reasons = run_split(params, ("a\n'$(b)\".jsonl", [*lines]))
     assert not reasons
-    assert {row["meta"]["problem_file"] for row in kept} == {f"{DOMAIN}/{name}" for name in ODD_NAMES}
+    assert {row["meta"]["problem_file"] for row in rows} == {f"{DOMAIN}/{name}" for name in ODD_NAMES}
     assert not list(Path().rglob("pwned"))
 
 
 def test_encodings_and_numbers(params: PlanningParams) -> None:
     good = [json.dumps(write_problem(f"p{count}.pddl", count)).encode() for count in range(1, 6)]
-    nested = b"[" * 100_000 + b"]" * 100_000
+    deep_lists = b"[" * 100_000 + b"]" * 100_000
     lines: list[Line] = [
         b"\xef\xbb\xbf" + good[0],  # a byte order mark
         good[1] + b"\r",
@@ -157,13 +157,13 @@ def test_encodings_and_numbers(params: PlanningParams) -> None:
         good[1].replace(b'"prompt"', b'"other": "\\udc00", "prompt"'),
         good[1].replace(b"Plan.", b"\\ud800"),
         good[1].replace(b"Plan.", b"Pl\0an."),
-        good[1].replace(b'"prompt"', b'"other": ' + nested + b', "prompt"'),
+        good[1].replace(b'"prompt"', b'"other": ' + deep_lists + b', "prompt"'),
         good[1].replace(b'"prompt"', b'"other": ' + b"9" * 5000 + b', "prompt"'),
         "é".encode("utf-16"),
     ]
-    kept, reasons = run_split(params, ("all.jsonl", lines))
-    assert len(kept) == 5
-    assert len({row["id"] for row in kept} & {"../../x", "<script>"}) == 0  # ids are the split's own
+    rows, reasons = run_split(params, ("all.jsonl", lines))
+    assert len(rows) == 5
+    assert len({row["id"] for row in rows} & {"../../x", "<script>"}) == 0  # ids are the split's own
     starts = [
         "duplicate: a renaming of all.jsonl:1",
         "bad JSON: half of a surrogate pair",
@@ -181,8 +181,8 @@ def test_a_line_nested_deeper_than_pydantic_writes_stops_no_stage(params: Planni
         good = json.dumps(write_problem(f"p{count}.pddl", count)).encode()
         lists = b"[" * (depth - 1) + b'"]}"' + b"]" * (depth - 1)  # brackets in a string are none
         lines.append(good.replace(b'"prompt"', b'"other": ' + lists + b', "prompt"'))
-    kept, reasons = run_split(params, ("all.jsonl", lines))
-    assert len(kept) == 8
+    rows, reasons = run_split(params, ("all.jsonl", lines))
+    assert len(rows) == 8
     assert reasons == dict.fromkeys(range(9, 13), "bad JSON: nested too deeply: at most 100 levels are allowed")
     score.run(params)
 
@@ -205,8 +205,8 @@ def test_a_line_of_100_mb_is_not_held_in_memory(params: PlanningParams) -> None:
 def test_a_reason_does_not_repeat_the_file(params: PlanningParams) -> None:
     word = "x" * 1_000_000
     good, bad = write_problem("good.pddl"), write_problem("bad.pddl", Shape(goal=f"({word})"))
-    kept, reasons = run_split(params, ("all.jsonl", [good, bad, good | {"meta": good["meta"] | {"scenario": word}}]))
-    assert len(kept) == 1
+    rows, reasons = run_split(params, ("all.jsonl", [good, bad, good | {"meta": good["meta"] | {"scenario": word}}]))
+    assert len(rows) == 1
     assert reasons[2].startswith(f"bad PDDL: {DOMAIN}/bad.pddl:4: unknown predicate")
     assert reasons[3].startswith("unknown domain")
     assert max(map(len, reasons.values())) < 3000
@@ -215,10 +215,10 @@ def test_a_reason_does_not_repeat_the_file(params: PlanningParams) -> None:
 def test_a_verifier_that_fails_on_every_line_is_broken(
     params: PlanningParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "Validate"
-    broken.write_text("#!/bin/sh\necho nonsense\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("VAL_BINARY", str(broken))
+    binary = tmp_path / "Validate"
+    binary.write_text("#!/bin/sh\necho nonsense\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("VAL_BINARY", str(binary))
     with pytest.raises(VerifierError, match="nonsense"):
         run_split(params, ("all.jsonl", [write_problem("good.pddl")]))
 

@@ -58,16 +58,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = [ROOT / "src", ROOT / "benchmarks"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, str(ROOT / "benchmarks/hostile.py"), "--timeout", "4", "--split"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS)
+    assert process.returncode == 0, process.stderr[-3000:]
     return folder / "results/split"
 
 
 def test_no_line_is_lost(results: Path) -> None:
     metrics = json.loads((results / "metrics.json").read_text())
-    kept = sum(len(read_rows(results / f"{side}.jsonl")) for side in SIDES)
-    assert metrics["lines"] == len(SHAPES) == kept + len(read_rows(results / "quarantine.jsonl"))
-    assert kept == sum(metrics["kept"].values())
+    row_num = sum(len(read_rows(results / f"{side}.jsonl")) for side in SIDES)
+    assert metrics["lines"] == len(SHAPES) == row_num + len(read_rows(results / "quarantine.jsonl"))
+    assert row_num == sum(metrics["kept"].values())
 
 
 @pytest.mark.parametrize(("number", "name"), enumerate(SHAPES, 1))

@@ -107,8 +107,8 @@ def test_greedy_completions_equal_generate(
     prompts += prompts[:2]
     expected = []
     for prompt in prompts:
-        alone = model.generate(torch.tensor([prompt]), max_new_tokens=MAX_NEW_TOKENS, do_sample=False)[0, len(prompt) :]
-        expected.append(tokenizer.decode(alone, skip_special_tokens=True))
+        ids = model.generate(torch.tensor([prompt]), max_new_tokens=MAX_NEW_TOKENS, do_sample=False)[0, len(prompt) :]
+        expected.append(tokenizer.decode(ids, skip_special_tokens=True))
     decode = decoding.decode
     monkeypatch.setattr(decoding, "decode", lambda *args: calls.append(True) or decode(*args))
     state = torch.get_rng_state()
@@ -185,8 +185,8 @@ def test_samples_follow_the_models_distribution(tokenizer: Any, tmp_path: Path, 
     assert all(sample.num_tokens == 1 for sample in samples)
     for token in shares.topk(4).indices.tolist():
         share = float(shares[token])
-        observed = texts.count(tokenizer.decode([token], skip_special_tokens=True)) / count
-        assert abs(observed - share) < 4 * (share * (1 - share) / count) ** 0.5 + 1e-3
+        rate = texts.count(tokenizer.decode([token], skip_special_tokens=True)) / count
+        assert abs(rate - share) < 4 * (share * (1 - share) / count) ** 0.5 + 1e-3
 
 
 def test_tokens_of_a_sample_include_its_end(tokenizer: Any, tmp_path: Path) -> None:

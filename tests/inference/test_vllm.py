@@ -97,9 +97,9 @@ def test_a_servers_completions_are_those_of_the_model(base: str) -> None:
     for name, root in (("base", "base"), ("letters", str(Path(base).resolve()))):
         with serve_completions(model, tokenizer, name, root) as (url, requests):
             config = build_config(vllm={"mode": "server", "url": f"{url}/"})
-            served, served_tokenizer = vllm.load_vllm(config, base, 32, 0)
+            client, served_tokenizer = vllm.load_vllm(config, base, 32, 0)
             expected = generate_greedy(model, tokenizer, prompts, MAX_NEW_TOKENS, 64)
-            assert generate_greedy(served, served_tokenizer, prompts, MAX_NEW_TOKENS, 2) == expected
+            assert generate_greedy(client, served_tokenizer, prompts, MAX_NEW_TOKENS, 2) == expected
             assert [len(request["prompt"]) for request in requests] == [2, 2, 1]
             assert {request["model"] for request in requests} == {name}
     assert len(set(expected)) > 2
@@ -109,8 +109,8 @@ def test_a_server_samples_what_is_asked_for(base: str) -> None:
     model, tokenizer = load(base)
     prompts, sampling = [[3, 4, 5], [6], [7, 8, 9, 3]], (5, 1.5, MAX_NEW_TOKENS, 64, 11)
     with serve_completions(model, tokenizer, "base", "base") as (url, requests):
-        served, _ = vllm.load_vllm(build_config(vllm={"mode": "server", "url": url}), base, 32, 0)
-        samples = generate_samples(served, tokenizer, prompts, *sampling, progress=False)
+        client, _ = vllm.load_vllm(build_config(vllm={"mode": "server", "url": url}), base, 32, 0)
+        samples = generate_samples(client, tokenizer, prompts, *sampling, progress=False)
     expected = generate_samples(model, tokenizer, prompts, *sampling, progress=False)
     assert [[sample.text for sample in row] for row in samples] == [[sample.text for sample in row] for row in expected]
     assert len({sample.text for sample in samples[0]}) > 1
@@ -129,14 +129,14 @@ def test_a_server_with_other_weights_is_refused(base: str) -> None:
 
 def test_an_error_of_the_server_is_shown(base: str) -> None:
     with serve_completions(*load(base), "base", "base") as (url, _):
-        served, tokenizer = vllm.load_vllm(build_config(vllm={"mode": "server", "url": url}), base, 32, 0)
+        client, tokenizer = vllm.load_vllm(build_config(vllm={"mode": "server", "url": url}), base, 32, 0)
         with pytest.raises(BackendError, match=r"/v1/completions: 400 .*maximum context length exceeded"):
-            generate_greedy(served, tokenizer, [[3, 4]], 10**6, 2)
+            generate_greedy(client, tokenizer, [[3, 4]], 10**6, 2)
 
 
 def test_no_server_is_named_by_its_key(base: str) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with socket.socket() as unused_socket:
+        unused_socket.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused_socket.getsockname()[1]}"
         with pytest.raises(BackendError, match=rf"model\.vllm\.url: {url} does not answer"):
             vllm.load_vllm(build_config(vllm={"mode": "server", "url": url}), base, 32, 0)

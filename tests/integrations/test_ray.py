@@ -101,7 +101,7 @@ def list_busy_workers(name: str) -> list[Any]:
     return workers
 
 
-def kill_workers(name: str, killed: list[int], rounds: int) -> None:
+def kill_workers(name: str, pids: list[int], rounds: int) -> None:
     """Kill all workers that run the function `name`, `rounds` times; append their process ids to `killed`."""
     end = time.monotonic() + 60
     for _ in range(rounds):
@@ -109,7 +109,7 @@ def kill_workers(name: str, killed: list[int], rounds: int) -> None:
             time.sleep(0.01)
         for process in workers:
             process.kill()
-            killed.append(process.pid)
+            pids.append(process.pid)
         time.sleep(0.3)
 
 
@@ -139,13 +139,13 @@ def test_other_methods_are_the_tasks_own(params: Params, pairs: Pairs) -> None:
 
 @pytest.mark.usefixtures("cluster", "inside")
 def test_killed_workers_change_no_verdict(params: Params, pairs: Pairs) -> None:
-    killed: list[int] = []
-    killer = Thread(target=kill_workers, args=("judge_chunk", killed, 3))
+    pids: list[int] = []
+    killer = Thread(target=kill_workers, args=("judge_chunk", pids, 3))
     with open_task(params, "ray") as task:
         killer.start()
         verdicts = task.judge(pairs)
         killer.join()
-    assert len(set(killed)) >= 2
+    assert len(set(pids)) >= 2
     assert verdicts == load_task(params).judge(pairs)
 
 
@@ -172,8 +172,8 @@ def test_commands_write_the_same_files_with_either_engine(
         (project / "models").symlink_to(ROOT / "models")
         base = ["evaluate", "--method", "base", "--engine", name]
         for command in (["problems", "--engine", name], ["split"], ["score"], base):
-            done = CliRunner().invoke(app, command)
-            assert done.exit_code == 0, done.output
+            result = CliRunner().invoke(app, command)
+            assert result.exit_code == 0, result.output
         shutil.rmtree(project / "results/timing")
         results.append(read_files(project / "results"))
     assert results[0] == results[1]
@@ -182,13 +182,13 @@ def test_commands_write_the_same_files_with_either_engine(
 
 @pytest.mark.usefixtures("cluster")
 def test_killed_workers_change_no_problem(inside: Path, params: Params, tmp_path: Path) -> None:
-    killed: list[int] = []
-    killer = Thread(target=kill_workers, args=("generate_unit", killed, 1))
+    pids: list[int] = []
+    killer = Thread(target=kill_workers, args=("generate_unit", pids, 1))
     with open_task(params, "ray") as task:
         killer.start()
         task.prepare_problems(tmp_path)
         killer.join()
-    assert killed
+    assert pids
     assert read_files(tmp_path) == read_files(inside / PROBLEMS)
 
 
@@ -222,11 +222,11 @@ def test_a_task_without_units_generates_here_and_is_judged_there(
 
 @pytest.mark.usefixtures("cluster", "inside")
 def test_a_broken_verifier_stops_the_run(small: Small, pairs: Pairs) -> None:
-    broken = small(val={"timeout": 1e-9})
-    with open_task(broken, "ray") as task, pytest.raises(VerifierError, match="no answer in 1e-09 s") as caught:
+    broken_params = small(val={"timeout": 1e-9})
+    with open_task(broken_params, "ray") as task, pytest.raises(VerifierError, match="no answer in 1e-09 s") as error:
         task.judge(pairs)
-    assert type(caught.value) is VerifierError
-    assert f"no verdict on a plan for {PROBLEMS}/" in str(caught.value)  # not the worker's temporary folder
+    assert type(error.value) is VerifierError
+    assert f"no verdict on a plan for {PROBLEMS}/" in str(error.value)  # not the worker's temporary folder
 
 
 @pytest.mark.usefixtures("cluster", "inside")
@@ -258,8 +258,8 @@ def run_join(address: str, package: Path, folder: Path) -> tuple[str, str]:
     script = f"from planward.integrations.ray.connection import connect\nwith connect({address!r}): print('joined')"
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout, done.stderr
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return process.stdout, process.stderr
 
 
 def test_another_version_of_the_sources_is_refused(cluster: Any, tmp_path: Path) -> None:

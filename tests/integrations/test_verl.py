@@ -115,7 +115,7 @@ class ExportedRun:
 
 
 @pytest.fixture(scope="module", params=["planning", "economy"])
-def exported(
+def exported_run(
     request: pytest.FixtureRequest,
     small: Callable[..., Params],
     shipped_economy: EconomyParams,
@@ -156,8 +156,8 @@ def build_completions(run: ExportedRun, row: dict[str, Any]) -> list[str]:
     """Completions of a row: the correct one, in the names of the prompt, and wrong ones."""
     record, renaming = parse_record(row), json.loads(row["extra_info"]["alias"])
     correct = run.task.reference_completion(record, renaming)
-    unrenamed = run.task.reference_completion(record)
-    return [correct, correct.partition("\n")[0], "(fly a b)", "", f"I say: {correct}", unrenamed]
+    original = run.task.reference_completion(record)
+    return [correct, correct.partition("\n")[0], "(fly a b)", "", f"I say: {correct}", original]
 
 
 def parse_record(row: dict[str, Any]) -> Record:
@@ -167,15 +167,17 @@ def parse_record(row: dict[str, Any]) -> Record:
 # Exported folders.
 
 
-def test_prompts_and_rewards_equal_those_of_trl(exported: ExportedRun) -> None:
-    rows, tokenizer, grpo = exported.rows, exported.tokenizer, exported.params.grpo
+def test_prompts_and_rewards_equal_those_of_trl(exported_run: ExportedRun) -> None:
+    rows, tokenizer, grpo = exported_run.rows, exported_run.tokenizer, exported_run.params.grpo
     assert [(r["extra_info"]["step"], r["extra_info"]["slot"], r["extra_info"]["id"]) for r in rows] == [
-        (slot["step"], slot["slot"], slot["id"]) for slot in exported.schedule
+        (slot["step"], slot["slot"], slot["id"]) for slot in exported_run.schedule
     ]
     assert [row["extra_info"]["index"] for row in rows] == list(range(grpo.steps * grpo.batch_size))
-    sampler = build_sampler([Slot(**slot) for slot in exported.schedule], exported.records, exported.params)
-    disagreement = exported.project / "disagreement.json"
-    rollouts = Rollouts(exported.task, tokenizer, exported.records, sampler, exported.params, [], disagreement)
+    sampler = build_sampler([Slot(**slot) for slot in exported_run.schedule], exported_run.records, exported_run.params)
+    disagreement = exported_run.project / "disagreement.json"
+    rollouts = Rollouts(
+        exported_run.task, tokenizer, exported_run.records, sampler, exported_run.params, [], disagreement
+    )
     for step in range(grpo.steps):
         step_rows = [row for row in rows if row["extra_info"]["step"] == step]
         prompts = rollouts.build_prompts([{"step": step, "slot": slot} for slot in range(grpo.batch_size)])
@@ -183,7 +185,7 @@ def test_prompts_and_rewards_equal_those_of_trl(exported: ExportedRun) -> None:
             assert row["prompt"] == [{"role": "user", "content": trl["prompt"]}]
             assert json.loads(row["extra_info"]["alias"]) == dict(trl["renaming"])
             assert row["extra_info"]["prompt_tokens"] == trl["prompt_tokens"]
-        groups = [build_completions(exported, row)[:: 1 + step][: grpo.num_generations] for row in step_rows]
+        groups = [build_completions(exported_run, row)[:: 1 + step][: grpo.num_generations] for row in step_rows]
         columns = {
             name: [row[name] for row in prompts for _ in range(grpo.num_generations)]
             for name in prompts[0]
@@ -197,7 +199,7 @@ def test_prompts_and_rewards_equal_those_of_trl(exported: ExportedRun) -> None:
             **columns,
         )
         verl_rewards = [
-            score_completion(exported, row, text)["score"]
+            score_completion(exported_run, row, text)["score"]
             for row, group in zip(step_rows, groups, strict=True)
             for text in group
         ]
@@ -205,20 +207,20 @@ def test_prompts_and_rewards_equal_those_of_trl(exported: ExportedRun) -> None:
         assert len(set(verl_rewards)) > 1
 
 
-def test_validation_problems_equal_those_of_trl(exported: ExportedRun) -> None:
-    rows = pq.read_table(exported.folder / "validation.parquet").to_pylist()
-    records = read_records(exported.results.score / "validation.jsonl")
-    expected = select_balanced(records, exported.params.validation.problems)
+def test_validation_problems_equal_those_of_trl(exported_run: ExportedRun) -> None:
+    rows = pq.read_table(exported_run.folder / "validation.parquet").to_pylist()
+    records = read_records(exported_run.results.score / "validation.jsonl")
+    expected = select_balanced(records, exported_run.params.validation.problems)
     assert [row["extra_info"]["id"] for row in rows] == [record.id for record in expected]
     for row, record in zip(rows, expected, strict=True):
-        assert row["prompt"][0]["content"] == exported.task.prompt(record, [])
-        assert score_completion(exported, row, exported.task.reference_completion(record))["acc"] == 1.0
+        assert row["prompt"][0]["content"] == exported_run.task.prompt(record, [])
+        assert score_completion(exported_run, row, exported_run.task.reference_completion(record))["acc"] == 1.0
 
 
-def test_rewards_need_only_the_exported_folder(exported: ExportedRun, tmp_path: Path) -> None:
-    copy = shutil.copytree(exported.folder, tmp_path / "copy")
-    ablations = exported.params.ablations.model_copy(update={"run": [], "variants": {}})
-    params = exported.params.model_copy(update={"ablations": ablations})
+def test_rewards_need_only_the_exported_folder(exported_run: ExportedRun, tmp_path: Path) -> None:
+    copy = shutil.copytree(exported_run.folder, tmp_path / "copy")
+    ablations = exported_run.params.ablations.model_copy(update={"run": [], "variants": {}})
+    params = exported_run.params.model_copy(update={"ablations": ablations})
     assert parse_params(read_yaml(copy / "params.yaml"), "copy") == params
     code = (
         "import json, pathlib, sys, pyarrow.parquet as pq\n"
@@ -229,25 +231,25 @@ def test_rewards_need_only_the_exported_folder(exported: ExportedRun, tmp_path: 
         " r['extra_info'])['score'] for r, t in zip(rows, json.load(sys.stdin))]))\n"
         "assert 'torch' not in sys.modules"
     )
-    texts = [build_completions(exported, row)[index % 4] for index, row in enumerate(exported.rows)]
+    texts = [build_completions(exported_run, row)[index % 4] for index, row in enumerate(exported_run.rows)]
     env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=copy, env=env, input=json.dumps(texts), text=True, capture_output=True
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
-        score_completion(exported, row, text)["score"] for row, text in zip(exported.rows, texts, strict=True)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == [
+        score_completion(exported_run, row, text)["score"] for row, text in zip(exported_run.rows, texts, strict=True)
     ]
 
 
-def test_the_manifest_holds_the_runs_identity(exported: ExportedRun) -> None:
-    manifest = json.loads((exported.folder / "manifest.json").read_text())
-    assert manifest["run"] == {"task": exported.task.name, "method": "grpo", "size": SIZE, "seed": SEED}
+def test_the_manifest_holds_the_runs_identity(exported_run: ExportedRun) -> None:
+    manifest = json.loads((exported_run.folder / "manifest.json").read_text())
+    assert manifest["run"] == {"task": exported_run.task.name, "method": "grpo", "size": SIZE, "seed": SEED}
     assert manifest["rows"] == {
-        "train.parquet": len(exported.rows),
+        "train.parquet": len(exported_run.rows),
         "validation.parquet": manifest["rows"]["validation.parquet"],
     }
-    digest = hashlib.sha256((exported.folder / "train.parquet").read_bytes()).hexdigest()
+    digest = hashlib.sha256((exported_run.folder / "train.parquet").read_bytes()).hexdigest()
     assert manifest["sha256"]["train.parquet"] == digest
 
 
@@ -357,26 +359,26 @@ def test_an_invalid_row_is_an_error_not_a_reward(planning: ExportedRun, changes:
 
 
 def test_a_missing_problem_is_an_error_not_a_reward(planning: ExportedRun, tmp_path: Path) -> None:
-    broken = copy_with_params(planning, tmp_path / "broken", "reward: sparse", "reward: sparse")
-    shutil.rmtree(broken.folder / "problems")
+    run = copy_with_params(planning, tmp_path / "broken", "reward: sparse", "reward: sparse")
+    shutil.rmtree(run.folder / "problems")
     with pytest.raises(PddlError, match="no such file"):
-        score_completion(broken, planning.rows[0], "(fly a b)")
+        score_completion(run, planning.rows[0], "(fly a b)")
 
 
 def test_only_training_verdicts_are_audited(
     planning: ExportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    audited = copy_with_params(planning, tmp_path / "audited", "audit_share: 0.01", "audit_share: 1.0")
+    audited_run = copy_with_params(planning, tmp_path / "audited", "audit_share: 0.01", "audit_share: 1.0")
     row = planning.rows[0]
     correct = build_completions(planning, row)[0]
-    assert score_completion(audited, row, correct)["score"] == 1.0
-    judge = rewards._load_judge(audited.folder.resolve())
+    assert score_completion(audited_run, row, correct)["score"] == 1.0
+    judge = rewards._load_judge(audited_run.folder.resolve())
     monkeypatch.setattr(judge.task, "judge", lambda pairs: [planning.task.verify(pairs[0][0], "")])
     with pytest.raises(VerifierError, match=r"verify returns .*, judge "):
-        score_completion(audited, row, correct)
+        score_completion(audited_run, row, correct)
     monkeypatch.setattr(judge.task, "judge", lambda _: pytest.fail("a validation problem was audited"))
     row["extra_info"]["split"] = "validation"
-    assert score_completion(audited, row, correct)["score"] == 1.0
+    assert score_completion(audited_run, row, correct)["score"] == 1.0
 
 
 def test_the_reward_function_can_be_pickled() -> None:
@@ -438,9 +440,9 @@ def test_learning_rates_equal_those_of_trl(small: Callable[..., Params], schedul
     optimizer = LinearAdamW([weight], lr=0.1, weight_decay=0.0, **optim["override_optimizer_config"])
     for step in range(7):
         if step == 4:  # resume from a checkpoint
-            resumed = LinearAdamW([weight], lr=0.1, weight_decay=0.0, **optim["override_optimizer_config"])
-            resumed.load_state_dict(optimizer.state_dict())
-            optimizer = resumed
+            resumed_optimizer = LinearAdamW([weight], lr=0.1, weight_decay=0.0, **optim["override_optimizer_config"])
+            resumed_optimizer.load_state_dict(optimizer.state_dict())
+            optimizer = resumed_optimizer
         assert 0.1 * optimizer.compute_factor() == pytest.approx(trl_scheduler.get_last_lr()[0])
         for each in (optimizer, trl_optimizer):
             for parameter in each.param_groups[0]["params"]:
@@ -457,31 +459,32 @@ def test_learning_rates_equal_those_of_trl(small: Callable[..., Params], schedul
 def test_text_survives_hydras_grammar(text: str) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    (parsed,) = OverridesParser.create().parse_overrides([f"key={_format_value(text)}"])
-    assert parsed.value() == text
+    (override,) = OverridesParser.create().parse_overrides([f"key={_format_value(text)}"])
+    assert override.value() == text
 
 
-def compose_config(folder: Path, extra: tuple[str, ...] = ()) -> Any:
+def compose_config(folder: Path, overrides: tuple[str, ...] = ()) -> Any:
     """verl's configuration with the overrides of an exported folder."""
     from hydra import compose, initialize_config_module
 
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", [*read_overrides(folder), *extra])
+        return compose("ppo_trainer", [*read_overrides(folder), *overrides])
 
 
 @needs_verl
-def test_verl_accepts_the_settings(exported: ExportedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verl_accepts_the_settings(exported_run: ExportedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     from hydra.errors import ConfigCompositionException
     from omegaconf import OmegaConf
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    monkeypatch.chdir(exported.folder)
+    monkeypatch.chdir(exported_run.folder)
     with pytest.raises(ConfigCompositionException):  # so every key of the overrides is one of verl's
-        compose_config(exported.folder, ("trainer.no_such_key=1",))
-    config, grpo = compose_config(exported.folder), exported.params.grpo
+        compose_config(exported_run.folder, ("trainer.no_such_key=1",))
+    config, grpo = compose_config(exported_run.folder), exported_run.params.grpo
     OmegaConf.to_container(config.actor_rollout_ref, resolve=True, throw_on_missing=True)
-    sglang = compose_config(exported.folder, ("actor_rollout_ref.rollout.name=sglang",))  # needs no installed engine
+    # needs no installed engine
+    sglang = compose_config(exported_run.folder, ("actor_rollout_ref.rollout.name=sglang",))
     validate_config(sglang, need_reference_policy(config), need_critic(config))
     assert not need_critic(config)
     assert need_reference_policy(config) == (grpo.beta > 0)
@@ -492,11 +495,11 @@ def test_verl_accepts_the_settings(exported: ExportedRun, monkeypatch: pytest.Mo
     assert actor.ppo_mini_batch_size == config.data.train_batch_size == grpo.batch_size
     assert grpo.batch_size * grpo.num_generations // 2 % actor.ppo_micro_batch_size_per_gpu == 0
     assert (rollout.n, rollout.temperature, rollout.top_k) == (grpo.num_generations, grpo.temperature, -1)
-    assert config.data.train_batch_size * config.trainer.total_training_steps == len(exported.rows)
+    assert config.data.train_batch_size * config.trainer.total_training_steps == len(exported_run.rows)
     assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (1, 2)
     assert config.trainer.default_local_dir.startswith("/nowhere/checkpoints/")
     assert not config.data.shuffle
-    model = exported.params.model
+    model = exported_run.params.model
     assert config.actor_rollout_ref.model.lora_rank == (model.lora.r if model.lora else 0)
 
 
@@ -558,7 +561,7 @@ def test_verls_cosine_schedule_equals_that_of_trl() -> None:
 
 @needs_verl
 def test_verls_dataset_follows_the_schedule_with_trls_tokens(
-    exported: ExportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_run: ExportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
     from torch.utils.data import DataLoader
@@ -567,11 +570,11 @@ def test_verls_dataset_follows_the_schedule_with_trls_tokens(
     from verl.utils.dataset.rl_dataset import collate_fn
     from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 
-    monkeypatch.chdir(exported.folder)
+    monkeypatch.chdir(exported_run.folder)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
-    config = compose_config(exported.folder)
+    config = compose_config(exported_run.folder)
     verl_tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
-    tokenizer, builder = exported.tokenizer, ContinuousTokenBuilder(verl_tokenizer)
+    tokenizer, builder = exported_run.tokenizer, ContinuousTokenBuilder(verl_tokenizer)
     data = create_rl_dataset(config.data.train_files, config.data, verl_tokenizer, None)
     batches = DataLoader(
         data,
@@ -588,9 +591,9 @@ def test_verls_dataset_follows_the_schedule_with_trls_tokens(
             ids = builder.build_initial_tokens(list(prompt))
             assert ids == encode_prompt(tokenizer, prompt[0]["content"], {})
             assert len(ids) == info["prompt_tokens"] <= config.actor_rollout_ref.rollout.prompt_length
-    assert slots == [(slot["step"], slot["slot"], slot["id"]) for slot in exported.schedule]
+    assert slots == [(slot["step"], slot["slot"], slot["id"]) for slot in exported_run.schedule]
     validation = create_rl_dataset(config.data.val_files, config.data, verl_tokenizer, None, is_train=False)
-    assert len(validation) == pq.read_metadata(exported.folder / "validation.parquet").num_rows
+    assert len(validation) == pq.read_metadata(exported_run.folder / "validation.parquet").num_rows
 
 
 @needs_verl
@@ -770,8 +773,8 @@ def task(start):
 
 ray.init(logging_level="ERROR", log_to_driver=False)
 print("scoring", flush=True)
-done = [task.remote(start) for start in range(BATCHES)]
-print("DIGESTS " + json.dumps([ray.get(done), digest(0)]), flush=True)
+references = [task.remote(start) for start in range(BATCHES)]
+print("DIGESTS " + json.dumps([ray.get(references), digest(0)]), flush=True)
 """
 
 
@@ -780,10 +783,10 @@ COMPLETIONS, BATCHES = 10_000, 20
 
 @pytest.mark.integration
 @needs_ray
-def test_workers_of_a_job_compute_the_same_rewards(exported: ExportedRun, head: Head, tmp_path: Path) -> None:
-    folder = shutil.copytree(exported.folder, tmp_path / "job")
-    rows = exported.rows
-    completions = [build_completions(exported, row) for row in rows]
+def test_workers_of_a_job_compute_the_same_rewards(exported_run: ExportedRun, head: Head, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported_run.folder, tmp_path / "job")
+    rows = exported_run.rows
+    completions = [build_completions(exported_run, row) for row in rows]
     texts = [completions[index % len(rows)][index % 4] for index in range(COMPLETIONS)]
     (folder / "texts.json").write_text(json.dumps(texts))
     (folder / "score.py").write_text(f"BATCHES = {BATCHES}\n{SCORE_COMPLETIONS}")
@@ -792,7 +795,7 @@ def test_workers_of_a_job_compute_the_same_rewards(exported: ExportedRun, head: 
     assert "succeeded" in text.splitlines()[-1]
     (line,) = [line for line in text.splitlines() if line.startswith("DIGESTS ")]
     remote, local = json.loads(line.removeprefix("DIGESTS "))
-    expected = [score_completion(exported, rows[index % len(rows)], text) for index, text in enumerate(texts)]
+    expected = [score_completion(exported_run, rows[index % len(rows)], text) for index, text in enumerate(texts)]
     digests = [hashlib.sha256(json.dumps(expected[i::BATCHES]).encode()).hexdigest() for i in range(BATCHES)]
     assert [digest for _, digest in remote] == digests
     assert local == digests[0]
@@ -874,13 +877,13 @@ def test_commands_export_a_run_and_print_its_submission(planning: ExportedRun, m
     CLUSTER_FILE.parent.mkdir(parents=True, exist_ok=True)
     CLUSTER_FILE.write_text(CLUSTER.model_dump_json())
     run = ["--size", str(SIZE), "--seed", str(SEED)]
-    done = CliRunner().invoke(app, ["export", "verl", *run, "--out", "again"])
-    assert done.exit_code == 0, done.output
-    assert "planward launch verl again" in done.output
+    result = CliRunner().invoke(app, ["export", "verl", *run, "--out", "again"])
+    assert result.exit_code == 0, result.output
+    assert "planward launch verl again" in result.output
     assert (Path("again") / "train.parquet").read_bytes() == (planning.folder / "train.parquet").read_bytes()
-    done = CliRunner().invoke(app, ["launch", "verl", "again", "--address", "http://head:8265", "--dry-run"])
-    assert done.exit_code == 0, done.output
-    assert "verl.trainer.main_ppo" in done.output
-    done = CliRunner().invoke(app, ["launch", "verl", "nowhere", "--address", "http://head:8265"])
-    assert done.exit_code == 2
-    assert "planward export verl" in done.output
+    result = CliRunner().invoke(app, ["launch", "verl", "again", "--address", "http://head:8265", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "verl.trainer.main_ppo" in result.output
+    result = CliRunner().invoke(app, ["launch", "verl", "nowhere", "--address", "http://head:8265"])
+    assert result.exit_code == 2
+    assert "planward export verl" in result.output

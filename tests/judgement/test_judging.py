@@ -55,8 +55,8 @@ def judge(lines: list[Line], *options: str, status: int = 0) -> tuple[list[dict[
     """Run the command on lines; returns verdicts and quarantine."""
     write_lines(Path("answers.jsonl"), lines)
     arguments = ["judge", "answers.jsonl", "--problems", "problems.jsonl", "--workers", "1", *options]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == status, done.output
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == status, result.output
     return read_rows(Path("answers-judged/verdicts.jsonl")), read_rows(Path("answers-judged/quarantine.jsonl"))
 
 
@@ -75,9 +75,9 @@ def test_the_page_about_judging_is_true(tmp_path: Path, monkeypatch: pytest.Monk
     (_, domain), (_, problem), (_, answers), (_, command), (_, output) = blocks
     for name, text in {"domain.pddl": domain, "two.pddl": problem, "answers.jsonl": answers}.items():
         Path(name).write_text(text)
-    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--workers", "1"])
-    assert done.exit_code == 0, done.output
-    words = [[word for word in text.split() if word.strip("─")] for text in (output, done.stdout)]
+    result = CliRunner().invoke(app, [*shlex.split(command)[1:], "--workers", "1"])
+    assert result.exit_code == 0, result.output
+    words = [[word for word in text.split() if word.strip("─")] for text in (output, result.stdout)]
     assert words[1][: len(words[0])] == words[0]
     assert sorted(path.name for path in Path("answers-judged").iterdir()) == sorted(FILES)
 
@@ -159,11 +159,11 @@ def test_bad_lines_are_quarantined_and_counted() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_models_are_compared_on_the_problems_that_they_share() -> None:
-    solved = {"left": {"p1"}, "right": {"p1", "p2", "p3"}, "other": {"p3"}}
-    answered = {"left": ["p1", "p2"], "right": ["p3", "p2", "p1"], "other": ["p3"]}
+    solved_ids = {"left": {"p1"}, "right": {"p1", "p2", "p3"}, "other": {"p3"}}
+    answered_ids = {"left": ["p1", "p2"], "right": ["p3", "p2", "p1"], "other": ["p3"]}
     lines: list[Line] = [
-        {"id": name, "model": model, "plan": SOLUTIONS[name] if name in solved[model] else ["(pick-up c)"]}
-        for model, names in answered.items()
+        {"id": name, "model": model, "plan": SOLUTIONS[name] if name in solved_ids[model] else ["(pick-up c)"]}
+        for model, names in answered_ids.items()
         for name in names
     ]
     lines.append({"id": "p1", "model": "left", "shot_num": 2, "plan": SOLUTIONS["p1"]})
@@ -176,12 +176,12 @@ def test_models_are_compared_on_the_problems_that_they_share() -> None:
         ("right", 0): [3, 3],
         ("other", 0): [1, 1],
     }
-    left = success.iloc[0]
-    assert (left["ci_low"], left["ci_high"]) == pytest.approx((0.0945, 0.9055), abs=1e-4)  # Wilson, 1 of 2
-    paired = pd.read_csv("answers-judged/paired.csv")
+    row = success.iloc[0]
+    assert (row["ci_low"], row["ci_high"]) == pytest.approx((0.0945, 0.9055), abs=1e-4)  # Wilson, 1 of 2
+    pairs = pd.read_csv("answers-judged/paired.csv")
     columns = ["model_a", "model_b", "shot_num", "n", "both", "only_a", "only_b"]
-    assert paired[columns].to_numpy().tolist() == [["left", "right", 0, 2, 1, 0, 1], ["right", "other", 0, 1, 1, 0, 0]]
-    assert paired["difference"].tolist() == [50, 0]
+    assert pairs[columns].to_numpy().tolist() == [["left", "right", 0, 2, 1, 0, 1], ["right", "other", 0, 1, 1, 0, 0]]
+    assert pairs["difference"].tolist() == [50, 0]
 
 
 def test_a_difference_is_found_and_the_page_shows_it(folder: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_difference_is_found_and_the_page_shows_it(folder: Path) -> None:
         get_files(name) | {"model": model, "plan": plan} for model, plan in plans.items() for name in names
     ]
     judge(lines, "--verifier", "fast")
-    paired = pd.read_csv("answers-judged/paired.csv").iloc[0]
-    assert (paired["n"], paired["only_a"], paired["result"]) == (30, 30, "worse")
-    assert paired["p"] == pytest.approx(2 / 2**30)  # McNemar's exact test
+    pair = pd.read_csv("answers-judged/paired.csv").iloc[0]
+    assert (pair["n"], pair["only_a"], pair["result"]) == (30, 30, "worse")
+    assert pair["p"] == pytest.approx(2 / 2**30)  # McNemar's exact test
     page = Path("answers-judged/page.html").read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt; minus good" in page
     assert "-100.0" in page
@@ -219,9 +219,9 @@ def test_a_broken_verifier_gives_no_verdicts(folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("VAL_BINARY", str(folder / "missing"))
     write_lines(Path("answers.jsonl"), [{"id": "p1", "plan": SOLUTIONS["p1"]}])
     for options in ([], ["--verifier", "fast", "--audit-share", "1"], ["--workers", "2"]):
-        done = CliRunner().invoke(app, ["judge", "answers.jsonl", "--problems", "problems.jsonl", *options])
-        assert done.exit_code == 2
-        assert "line 1: VAL is missing" in done.stderr
+        result = CliRunner().invoke(app, ["judge", "answers.jsonl", "--problems", "problems.jsonl", *options])
+        assert result.exit_code == 2
+        assert "line 1: VAL is missing" in result.stderr
         assert not list(folder.glob("answers-judged/*"))
 
 
@@ -261,10 +261,10 @@ def test_verifiers_that_disagree_stop_the_command(folder: Path, monkeypatch: pyt
     monkeypatch.setenv("VAL_BINARY", str(program))
     write_lines(Path("answers.jsonl"), [{"id": "p1", "plan": SOLUTIONS["p2"]}])
     arguments = ["judge", "answers.jsonl", "--problems", "problems.jsonl", "--workers", "1", "--verifier", "fast"]
-    done = CliRunner().invoke(app, [*arguments, "--audit-share", "1"])
-    assert done.exit_code == 2
-    assert "line 1: the verifiers disagree" in done.stderr
-    assert "p1.pddl" in done.stderr
+    result = CliRunner().invoke(app, [*arguments, "--audit-share", "1"])
+    assert result.exit_code == 2
+    assert "line 1: the verifiers disagree" in result.stderr
+    assert "p1.pddl" in result.stderr
     assert CliRunner().invoke(app, [*arguments, "--audit-share", "0"]).exit_code == 0
 
 
@@ -275,17 +275,17 @@ def test_a_file_without_a_usable_line_is_an_error() -> None:
     assert (len(verdicts), len(quarantine)) == (0, 2)
     assert judge([], status=2) == ([], [])
     assert sorted(path.name for path in Path("answers-judged").iterdir()) == ["quarantine.jsonl", "verdicts.jsonl"]
-    done = CliRunner().invoke(app, ["judge", "nowhere.jsonl"])
-    assert (done.exit_code, "nowhere.jsonl" in done.stderr) == (2, True)
+    result = CliRunner().invoke(app, ["judge", "nowhere.jsonl"])
+    assert (result.exit_code, "nowhere.jsonl" in result.stderr) == (2, True)
 
 
 def test_files_outside_the_root_are_told_of_root(folder: Path) -> None:
     line: Line = {"plan": SOLUTIONS["p1"], "domain_file": str(folder / "domain.pddl"), "problem_file": "p1.pddl"}
     (folder / "inside").mkdir()
     write_lines(Path("answers.jsonl"), [line])
-    done = CliRunner().invoke(app, ["judge", "answers.jsonl", "--root", "inside"])
-    assert done.exit_code == 2
-    assert "is outside the data root; fix: --root" in " ".join(done.stderr.split())
+    result = CliRunner().invoke(app, ["judge", "answers.jsonl", "--root", "inside"])
+    assert result.exit_code == 2
+    assert "is outside the data root; fix: --root" in " ".join(result.stderr.split())
 
 
 @pytest.mark.usefixtures("folder")
@@ -330,9 +330,9 @@ def test_ids_must_be_clear(problem: dict[str, Any], message: str) -> None:
     write_lines(Path("answers.jsonl"), [{"id": "p1", "plan": SOLUTIONS["p1"]}])
     write_lines(Path("more.jsonl"), [problem])
     files = ["--problems", "problems.jsonl", "--problems", "more.jsonl"]
-    done = CliRunner().invoke(app, ["judge", "answers.jsonl", *files])
-    assert done.exit_code == 2
-    assert message in done.stderr
+    result = CliRunner().invoke(app, ["judge", "answers.jsonl", *files])
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def test_pddl_that_only_val_reads_goes_to_val(folder: Path) -> None:

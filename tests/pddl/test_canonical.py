@@ -78,22 +78,22 @@ def shuffle_problem(problem: Problem, names: dict[str, str], rng: Random, *, for
 @given(problem_samples(), st.randoms(use_true_random=False))
 def test_renaming_and_reordering_keep_the_digest(problem: Problem, rng: Random) -> None:
     objects = list(problem.objects)
-    permuted = dict(zip(objects, rng.sample(objects, len(objects)), strict=True))
-    fresh = {name: f"o{rng.randrange(10**9)}-{i}" for i, name in enumerate(objects)}
-    for names in (permuted, fresh):
+    permutation = dict(zip(objects, rng.sample(objects, len(objects)), strict=True))
+    fresh_names = {name: f"o{rng.randrange(10**9)}-{i}" for i, name in enumerate(objects)}
+    for names in (permutation, fresh_names):
         assert hash_problem(shuffle_problem(problem, names, rng)) == hash_problem(problem)
 
 
 @settings(max_examples=100)
 @given(problem_samples(), st.randoms(use_true_random=False))
 def test_copies_are_the_same_once_objects_are_called_by_their_ranks(problem: Problem, rng: Random) -> None:
-    def call_by_rank(renamed: Problem) -> Problem:
-        ranks = rank_objects(renamed)
-        assert sorted(ranks) == sorted(renamed.objects)
+    def call_by_rank(renamed_problem: Problem) -> Problem:
+        ranks = rank_objects(renamed_problem)
+        assert sorted(ranks) == sorted(renamed_problem.objects)
         assert len(set(ranks.values())) == len(ranks)
         order = sorted(ranks, key=ranks.__getitem__)
         names = {name: f"o{i}" for i, name in enumerate(order)}
-        return shuffle_problem(renamed, names, Random(1), formulas=False)
+        return shuffle_problem(renamed_problem, names, Random(1), formulas=False)
 
     objects = list(problem.objects)
     names = dict(zip(objects, rng.sample(objects, len(objects)), strict=True))
@@ -104,8 +104,8 @@ def test_copies_are_the_same_once_objects_are_called_by_their_ranks(problem: Pro
 @given(problem_samples(), st.data())
 def test_changed_goal_changes_the_digest(problem: Problem, data: st.DataObject) -> None:
     assume(problem.goal)
-    changed = data.draw(st.integers(0, len(problem.goal) - 1))
-    literal, rest = problem.goal[changed], problem.goal[:changed] + problem.goal[changed + 1 :]
+    index = data.draw(st.integers(0, len(problem.goal) - 1))
+    literal, rest = problem.goal[index], problem.goal[:index] + problem.goal[index + 1 :]
     assert isinstance(literal, Literal)
     others = [replace(problem, goal=rest), replace(problem, goal=(*rest, replace(literal, positive=False)))]
     assert len({hash_problem(p) for p in (problem, *others)}) == 3
@@ -173,15 +173,15 @@ def test_digest_depends_on_the_domain() -> None:
 def test_generated_problems_are_distinct_open_and_outside_the_base_share(
     small: Callable[..., Params],
 ) -> None:
-    generated = {
+    sizes = {
         "blocksworld": {"count": 30, "blocks": [3, 5]},
         "ferry": {"count": 30, "locations": [3, 4], "cars": [1, 3]},
         "grippers": {"count": 30, "robots": [1, 2], "rooms": [2, 3], "objects": [2, 3]},
         "spanner": {"count": 30, "spanners": [2, 4], "nuts": [1, 3], "locations": [3, 5]},
         "delivery": {"count": 30, "width": [2, 3], "height": [2, 3], "packages": [1, 2]},
     }
-    params = small(problems={"generated": generated})
-    for domain in generated:
+    params = small(problems={"generated": sizes})
+    for domain in sizes:
         problems = [build_problem(domain, instance) for instance in generate_instances(params, domain)]
         digests = {hash_problem(problem) for problem in problems}
         assert len(problems) == len(digests) == 30

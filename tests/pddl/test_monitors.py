@@ -46,8 +46,8 @@ def build_literal(atom: str, positive: bool) -> Formula:
 
 def join_formulas(operator: str, parts: Sequence[Formula]) -> Formula:
     models = [part.models for part in parts]
-    joined = frozenset.intersection(*models) if operator == "and" else frozenset.union(*models)
-    return Formula(f"({operator} {' '.join(part.text for part in parts)})", joined)
+    joint_models = frozenset.intersection(*models) if operator == "and" else frozenset.union(*models)
+    return Formula(f"({operator} {' '.join(part.text for part in parts)})", joint_models)
 
 
 FORMULAS = st.recursive(
@@ -88,7 +88,7 @@ class Constraint:
                 return any(holds)
             case "sometime-after":
                 later = [state in self.formulas[1].models for state in states]
-                return all(any(later[k:]) for k, held in enumerate(holds) if held)
+                return all(any(later[k:]) for k, is_true in enumerate(holds) if is_true)
             case "at end":
                 return holds[-1]
             case _:
@@ -112,10 +112,10 @@ def build_exclusions(*pairs: str) -> list[Constraint]:
 def find_violation(constraints: Sequence[Constraint], states: Sequence[State]) -> tuple[int, str] | None:
     """The failing step and the first constraint that is violated there; None where all are satisfied."""
     for k in range(len(states)):
-        if broken := [constraint for constraint in constraints if constraint.is_broken_at(states, k)]:
-            return max(k, 1), broken[0].text
-    unmet = [constraint for constraint in constraints if not constraint.is_met_at_end(states)]
-    return (len(states) - 1, unmet[0].text) if unmet else None
+        if violations := [constraint for constraint in constraints if constraint.is_broken_at(states, k)]:
+            return max(k, 1), violations[0].text
+    unmet_constraints = [constraint for constraint in constraints if not constraint.is_met_at_end(states)]
+    return (len(states) - 1, unmet_constraints[0].text) if unmet_constraints else None
 
 
 def build_problem(init: State, constraints: Sequence[Constraint]) -> Problem:

@@ -307,10 +307,10 @@ def build_cost_problem(lengths: str) -> Problem:
 
 def test_costs_are_ignored_but_need_a_value() -> None:
     assert find_shortest_plan(ground_problem(build_cost_problem("(= (length a b) 2.5)")), 100) == ["(drive t a b)"]
-    unpriced = build_cost_problem("(= (length b a) 1)")
-    assert verify_plan(unpriced, ["(drive t a b)"]).label == Label.PRECONDITION
+    problem = build_cost_problem("(= (length b a) 1)")
+    assert verify_plan(problem, ["(drive t a b)"]).label == Label.PRECONDITION
     with pytest.raises(UnsolvableError):
-        find_shortest_plan(ground_problem(unpriced), 100)
+        find_shortest_plan(ground_problem(problem), 100)
     for lengths in ("(= (length a b) two)", "(= (length a) 2)", "(= (width a b) 2)", "(= (length a zoo) 2)"):
         with pytest.raises(PddlError):
             build_cost_problem(lengths)
@@ -479,12 +479,12 @@ def test_constrained_instance_is_solvable_and_its_plan_satisfies_the_constraints
     result = constrain_instance(rng, domain, instance, plan)
     assume(result is not None)
     assert result is not None
-    constrained, new_plan = result
-    problem = build_problem(domain, constrained)
+    constrained_instance, new_plan = result
+    problem = build_problem(domain, constrained_instance)
     assert problem.constraints
     assert verify_plan(problem, new_plan).label == Label.SUCCESS
     assert verify_plan(problem, plan).label in (Label.SAFETY, Label.SUCCESS)
-    assert parse_problem(render_problem(domain, constrained), load_generated_domain(domain)) == problem
+    assert parse_problem(render_problem(domain, constrained_instance), load_generated_domain(domain)) == problem
 
 
 @pytest.mark.parametrize("domain", sorted(GENERATED_DOMAINS))
@@ -495,19 +495,19 @@ def test_violated_constraints_are_preferred(domain: str) -> None:
         plan = find_plan(domain, instance)
         if not plan:
             continue
-        rng, violated, satisfied = Random(seed), None, None
+        rng, violating_sample, satisfying_sample = Random(seed), None, None
         for _ in range(MAX_SAMPLES):
             sample = replace(instance, constraints=GENERATED_DOMAINS[domain].sample_constraints(rng, instance))
             problem = build_problem(domain, sample)
             if not sample.constraints:
                 continue
             if verify_plan(problem, plan).label != Label.SAFETY:
-                satisfied = satisfied or sample
-            elif violated is None and find_plan(domain, sample):
-                violated = sample
+                satisfying_sample = satisfying_sample or sample
+            elif violating_sample is None and find_plan(domain, sample):
+                violating_sample = sample
         result = constrain_instance(Random(seed), domain, instance, plan)
-        assert (result and result[0]) == (violated or satisfied)
-        violated_num += violated is not None
+        assert (result and result[0]) == (violating_sample or satisfying_sample)
+        violated_num += violating_sample is not None
     assert violated_num > 3
 
 
@@ -523,7 +523,7 @@ def test_rendered_problem_parses_to_the_built_problem(sample: tuple[str, Instanc
 
 @settings(max_examples=40)
 @given(sample=instances(4))
-def test_generated_names_give_the_difficulty(shipped: Params, sample: tuple[str, Instance]) -> None:
+def test_generated_names_give_the_difficulty(shipped_params: Params, sample: tuple[str, Instance]) -> None:
     domain, instance = sample
     count = Counter(name for types in instance.objects.values() for name in types or ("block",))
     cells = [name for name in instance.objects if name.startswith("x")]
@@ -536,7 +536,7 @@ def test_generated_names_give_the_difficulty(shipped: Params, sample: tuple[str,
         "delivery": lambda: 5 * count["package"] + 3 * width + 2 * height,
         "elevator": lambda: 5 * count["passenger"] + 2 * count["floor"],
     }[domain]()
-    assert parse_difficulty(f"{domain}/{instance.name}.pddl", shipped.difficulty[domain]) == expected
+    assert parse_difficulty(f"{domain}/{instance.name}.pddl", shipped_params.difficulty[domain]) == expected
 
 
 def build_blocks(init: str, goal: str, names: str = "a b c d") -> Problem:

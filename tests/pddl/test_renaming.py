@@ -83,15 +83,15 @@ def test_renaming_keeps_verdicts(domain: str, seed: int) -> None:
 def test_structural_names_stay(domain: str, seed: int) -> None:
     rng = Random(seed)
     problem = sample_problem(rng, domain)
-    exchanged, static = set(), {atom for atom in problem.init if atom[0] not in problem.domain.fluents}
+    exchanged_names, static_atoms = set(), {atom for atom in problem.init if atom[0] not in problem.domain.fluents}
     for _ in range(20):
         names = sample_object_names(problem, rng)
         other = rename_problem(problem, names)
-        exchanged |= set(names)
+        exchanged_names |= set(names)
         assert list(other.objects.items()) == list(problem.objects.items())
-        assert {atom for atom in other.init if atom[0] not in problem.domain.fluents} == static
+        assert {atom for atom in other.init if atom[0] not in problem.domain.fluents} == static_atoms
         assert rename_problem(other, invert_names(names)) == problem
-    assert {name.rstrip("0123456789") for name in exchanged} == EXCHANGED_STEMS[domain]
+    assert {name.rstrip("0123456789") for name in exchanged_names} == EXCHANGED_STEMS[domain]
 
 
 def test_constants_and_types_are_not_renamed() -> None:
@@ -174,10 +174,10 @@ def test_task_prompts_and_verifies_with_renamed_objects(
             other = parse_problem(text, load_generated_domain(record.domain))
             assert PlanVerifier(other).verify(completion.split("\n")).label is Label.SUCCESS
     completions = [task.reference_completion(r, renaming) for r, renaming in zip(records, renamings, strict=True)]
-    prompted = zip(records, completions, renamings, strict=True)
-    original = [task.undo_renaming(record, text, renaming) for record, text, renaming in prompted]
-    judged = task.judge(list(zip(records, original, strict=True)))
-    assert all(verdict.success for verdict in judged)
+    prompt_rows = zip(records, completions, renamings, strict=True)
+    original = [task.undo_renaming(record, text, renaming) for record, text, renaming in prompt_rows]
+    verdicts = task.judge(list(zip(records, original, strict=True)))
+    assert all(verdict.success for verdict in verdicts)
 
 
 def test_no_renaming_for_problems_that_only_val_reads(project: Path, small: Callable[..., Params]) -> None:

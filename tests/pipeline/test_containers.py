@@ -21,16 +21,16 @@ PROGRAMS = Path(sys.executable).parent
 
 
 def test_hadolint_finds_no_fault() -> None:
-    done = subprocess.run([PROGRAMS / "hadolint", ROOT / "Dockerfile"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    process = subprocess.run([PROGRAMS / "hadolint", ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
 
 
 def test_what_is_copied_exists_and_is_all_that_an_engine_is_sent() -> None:
-    copied = {name for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for name in line.split()[:-1]}
-    assert all(any(ROOT.glob(name)) for name in copied), copied
-    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert ignored.index("*") < min(map(ignored.index, (line for line in ignored if line.startswith("!"))))
-    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+    copied_names = {name for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for name in line.split()[:-1]}
+    assert all(any(ROOT.glob(name)) for name in copied_names), copied_names
+    ignores = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignores.index("*") < min(map(ignores.index, (line for line in ignores if line.startswith("!"))))
+    assert {line[1:] for line in ignores if line.startswith("!")} == copied_names
 
 
 def test_every_image_runs_planward_from_the_locks_and_not_as_root() -> None:
@@ -51,10 +51,12 @@ def test_extras_are_installed_from_their_locks(tmp_path: Path, extras: str) -> N
     (tmp_path / "pip").chmod(0o755)
     [command] = re.findall(r'^ARG EXTRAS=""\nCOPY .+\nRUN --mount=\S+ \\\n((?:.*\\\n)*.*)', DOCKERFILE, re.MULTILINE)
     environment = {"EXTRAS": extras, "PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=True)
+    process = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=True)
     locks = [f"requirements-{name}.lock" for name in extras.split()]
     assert all((ROOT / lock).exists() for lock in locks)
-    assert done.stdout.splitlines() == [f"install --no-cache-dir --requirement /opt/planward/{lock}" for lock in locks]
+    assert process.stdout.splitlines() == [
+        f"install --no-cache-dir --requirement /opt/planward/{lock}" for lock in locks
+    ]
 
 
 def test_images_name_no_package_index() -> None:
@@ -69,7 +71,7 @@ def test_valid_sbom_names_every_pin(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
     document = json.loads(file.read_bytes())
     assert document["metadata"]["component"]["name"] == "planward"
-    listed = {(canonicalize_name(each["name"]), each["version"]) for each in document["components"]}
+    components = {(canonicalize_name(each["name"]), each["version"]) for each in document["components"]}
     pins = {pin for lock in ROOT.glob("requirements*.lock") for pin in read_lock(lock).items()}
-    assert listed == pins
+    assert components == pins
     assert all(each["purl"].startswith("pkg:pypi/") for each in document["components"])

@@ -41,7 +41,7 @@ def test_one_rerun_after_a_kill_gives_the_hashes_of_a_whole_run(
 def test_a_process_that_outlives_its_run_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         process = crashes.start("sleep 60", tmp_path, log)
-    assert [found.pid for found in crashes.find_processes(tmp_path)] == [process.pid]
+    assert [each.pid for each in crashes.find_processes(tmp_path)] == [process.pid]
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not crashes.find_processes(tmp_path)

@@ -68,25 +68,25 @@ def closure(modules: set[str]) -> set[str]:
 
 def list_code(stage: PipelineStage) -> dict[str, set[str]]:
     """The stage's folders and modules under src/, with the modules that each stands for."""
-    listed = {}
+    code = {}
     for dep in map(str, stage.deps):
         path = Path(dep)
         path = path.relative_to(ROOT) if path.is_absolute() else path
         if path.is_relative_to(SOURCES) and path.suffix in ("", ".py"):
             name = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
-            listed[dep] = {m for m in import_graph().modules if m == name or m.startswith(f"{name}.")}
-    return listed
+            code[dep] = {m for m in import_graph().modules if m == name or m.startswith(f"{name}.")}
+    return code
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))
 def test_code_dependencies_are_those_of_the_imports(name: str) -> None:
     stage = STAGES[name]
-    imported, listed = closure(entry_modules(stage)), list_code(stage)
-    packages = {module for module in imported if not source(module).split('"""')[-1].strip()}  # only a docstring
-    missing = imported - packages - set().union(*listed.values())
-    needless = [dep for dep, modules in listed.items() if not modules & imported]
+    imports, code = closure(entry_modules(stage)), list_code(stage)
+    packages = {module for module in imports if not source(module).split('"""')[-1].strip()}  # only a docstring
+    missing = imports - packages - set().union(*code.values())
+    needless_deps = [dep for dep, modules in code.items() if not modules & imports]
     assert not missing, f"{name}: not in deps: {sorted(missing)}"
-    assert not needless, f"{name}: nothing imports {needless}"
+    assert not needless_deps, f"{name}: nothing imports {needless_deps}"
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))

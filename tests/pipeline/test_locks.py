@@ -38,14 +38,14 @@ def read_locked(file: str) -> dict[str, str]:
 
 def read_installed(names: set[str]) -> dict[str, Distribution]:
     """Those of `names` that are installed."""
-    found = {}
+    distributions = {}
     for name in names:
         try:
-            installed = metadata.distribution(name)
+            distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        found[name] = Distribution(installed.name, installed.version, tuple(installed.requires or ()))
-    return found
+        distributions[name] = Distribution(distribution.name, distribution.version, tuple(distribution.requires or ()))
+    return distributions
 
 
 def test_every_extra_has_a_lock_or_a_reason_why_not() -> None:
@@ -64,10 +64,10 @@ def test_every_extra_is_described() -> None:
 
 @pytest.mark.parametrize("file", ROOTS)
 def test_pins_satisfy_pyproject(file: str) -> None:
-    locked = read_locked(file)
+    versions = read_locked(file)
     for line in ROOTS[file]:
         requirement = Requirement(line)
-        version = locked.get(canonicalize_name(requirement.name), "none")
+        version = versions.get(canonicalize_name(requirement.name), "none")
         assert version != "none", f"{file}: no {requirement.name}; fix: make locks"
         assert requirement.specifier.contains(version, prereleases=True), f"{file}: {version} is not {line}"
 
@@ -75,17 +75,17 @@ def test_pins_satisfy_pyproject(file: str) -> None:
 @pytest.mark.parametrize("file", ROOTS)
 def test_a_lock_holds_what_is_required_and_nothing_else(file: str) -> None:
     """What the packages require, directly or not, is pinned to a version that they accept."""
-    locked, mine = read_locked(file), set(read_lock(ROOT / file))
-    distributions = read_installed(set(locked))
-    if missing := mine - set(distributions):
+    versions, pins = read_locked(file), set(read_lock(ROOT / file))
+    distributions = read_installed(set(versions))
+    if missing := pins - set(distributions):
         pytest.skip(f"what packages require is read where they are installed; of {file} is missing: {min(missing)}")
     names = find_closure(ROOTS[file], distributions)  # a required package without a pin is a KeyError
     main = set(read_lock(ROOT / MAIN_LOCK))
-    assert (names if file == MAIN_LOCK else names - main) == mine, "fix: make locks"
+    assert (names if file == MAIN_LOCK else names - main) == pins, "fix: make locks"
     for name in names:
         for requirement in map(Requirement, distributions[name].requires):
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                version = locked[canonicalize_name(requirement.name)]
+                version = versions[canonicalize_name(requirement.name)]
                 text = f"{file}: {name} requires {requirement}, but the lock has {version}"
                 assert requirement.specifier.contains(version, prereleases=True), text
 
@@ -96,8 +96,8 @@ def test_locks_agree_on_the_packages_they_share() -> None:
         for name, version in read_lock(ROOT / file).items():
             versions.setdefault(name, {})[file] = version
     assert not {name: files for name, files in versions.items() if len(set(files.values())) > 1}
-    shared = {name for name, files in versions.items() if MAIN_LOCK in files and len(files) > 1}
-    assert not shared, f"in {MAIN_LOCK} and in others; fix: make locks"
+    shared_packages = {name for name, files in versions.items() if MAIN_LOCK in files and len(files) > 1}
+    assert not shared_packages, f"in {MAIN_LOCK} and in others; fix: make locks"
 
 
 def test_environment_yml_is_that_of_the_locks() -> None:

@@ -59,10 +59,10 @@ def repro(*replacements: tuple[str, str]) -> subprocess.CompletedProcess[str]:
     for name in ("started", "edited"):
         Path(name).unlink(missing_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.Popen(
+    process = subprocess.Popen(
         ["dvc", "repro"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    while not Path("started").exists() and done.poll() is None:
+    while not Path("started").exists() and process.poll() is None:
         time.sleep(0.05)
     text = Path("params.yaml").read_text()
     for old, new in replacements:
@@ -70,15 +70,15 @@ def repro(*replacements: tuple[str, str]) -> subprocess.CompletedProcess[str]:
         text = text.replace(old, new)
     Path("params.yaml").write_text(text)
     Path("edited").touch()
-    output, _ = done.communicate()
-    return subprocess.CompletedProcess(done.args, done.returncode, output)
+    output, _ = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
 def read_recorded() -> dict[str, object]:
-    recorded: dict[str, object] = yaml.safe_load(Path("dvc.lock").read_text())["stages"]["compare"]["params"][
+    params: dict[str, object] = yaml.safe_load(Path("dvc.lock").read_text())["stages"]["compare"]["params"][
         "params.yaml"
     ]
-    return recorded
+    return params
 
 
 @pytest.mark.usefixtures("project")
@@ -86,11 +86,11 @@ def test_a_stage_whose_parameters_change_while_it_runs_fails_and_runs_again() ->
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     share = params["split"]["test"]
     old, new = f"\n  test: {share}", f"\n  test: {share / 2}"
-    done = repro((old, new))
-    assert done.returncode != 0
-    assert "ParametersChanged: params.yaml: split.test changed while compare ran" in done.stdout
-    assert "exited with 2" in done.stdout
-    assert "Traceback" not in done.stdout
+    process = repro((old, new))
+    assert process.returncode != 0
+    assert "ParametersChanged: params.yaml: split.test changed while compare ran" in process.stdout
+    assert "exited with 2" in process.stdout
+    assert "Traceback" not in process.stdout
     assert not Path("dvc.lock").exists()  # nothing is recorded
 
     assert repro((new, old), (old, new)).returncode == 0  # the same values again
@@ -112,9 +112,9 @@ def test_a_stage_records_its_values_where_other_parameters_change() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_parameters_that_cannot_be_read_when_a_stage_ends_are_named() -> None:
-    done = repro(("\nseed:", "\nseed: ["))
-    assert done.returncode != 0
-    assert "ParametersChanged: params.yaml changed while compare ran" in done.stdout
+    process = repro(("\nseed:", "\nseed: ["))
+    assert process.returncode != 0
+    assert "ParametersChanged: params.yaml changed while compare ran" in process.stdout
     assert not Path("dvc.lock").exists()
 
 
@@ -126,12 +126,12 @@ def test_an_edit_that_is_undone_before_the_stage_ends_counts_if_the_stage_has_re
     file = Path("params.yaml")
     text = file.read_text()
     share = yaml.safe_load(text)["split"]["test"]
-    edited = text.replace(f"\n  test: {share}", f"\n  test: {share / 2}")
-    assert edited != text
+    new_text = text.replace(f"\n  test: {share}", f"\n  test: {share / 2}")
+    assert new_text != text
 
     def edit_and_undo(during: Callable[[], object]) -> None:
         with guard_parameters(Path("dvc.yaml")):
-            file.write_text(edited)
+            file.write_text(new_text)
             during()
             file.write_text(text)
             read_yaml(file)

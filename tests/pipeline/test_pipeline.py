@@ -83,8 +83,8 @@ def test_rules_are_stage_families(project: Project) -> None:
     only = project.run("snakemake", "--cores", "2", "--dry-run", "--until", "schedule", "-R", "problems")
     assert re.search(r"^problems +1$", only, re.M)
     assert not re.search(r"^grpo +", only, re.M)
-    forced = project.run("snakemake", "--cores", "2", "--until", "score", "-R", "score")
-    assert re.search(r"^score +1$", forced, re.M)
+    plan = project.run("snakemake", "--cores", "2", "--until", "score", "-R", "score")
+    assert re.search(r"^score +1$", plan, re.M)
     assert "planward score" in (project.folder / "logs/score.log").read_text()
     assert project.stale() == {"report"}  # which shows how long stages took
     project.run("dvc", "repro")
@@ -102,8 +102,8 @@ def test_every_selector_is_in_the_tables_and_on_the_page(project: Project) -> No
         assert set(pd.read_csv(tables / f"{name}.csv")["selector"]) == set(METHODS)
     cells = pd.read_csv(tables / "cells.csv")
     assert set(cells["dialect"]) == {"all", "plain", "dialects"}
-    paired = pd.read_csv(tables / "paired.csv")
-    assert set(paired["method_a"]) | set(paired["method_b"]) == set(METHODS)
+    paired_rows = pd.read_csv(tables / "paired.csv")
+    assert set(paired_rows["method_a"]) | set(paired_rows["method_b"]) == set(METHODS)
 
     predictions = project.folder / "results/selectors/predictions"
     rows = {path.stem: pd.read_json(path, lines=True, dtype=False) for path in predictions.glob("*.jsonl")}
@@ -131,8 +131,8 @@ def test_a_changed_parameter_reruns_exactly_what_depends_on_it(project: Project)
     assert set(stages) == tables | {"report"}
     assert stages[-1] == "report"
     project.snakemake()
-    changed = {name for name, stage in project.locked().items() if stage != before[name]}
-    assert changed == tables | {"track@selectors", "track@economy", "report"}
+    changed_stages = {name for name, stage in project.locked().items() if stage != before[name]}
+    assert changed_stages == tables | {"track@selectors", "track@economy", "report"}
     assert project.stale() == set()
     project.commit()
 
@@ -154,9 +154,9 @@ def test_weights_are_a_dependency_and_what_is_written_about_them_is_none(project
     project.edit("path: models/base ", "path: models/other ")
     base.rename(project.folder / "models/away")
     try:
-        loaded = project.run("dvc", "repro", "--dry", "--single-item", "sft@10-3407", "evaluate-base")
-        assert "planward sft" in loaded
-        assert "planward evaluate --method base" in loaded
+        plan = project.run("dvc", "repro", "--dry", "--single-item", "sft@10-3407", "evaluate-base")
+        assert "planward sft" in plan
+        assert "planward evaluate --method base" in plan
         project.run("snakemake", "--cores", "2", "--dry-run", "--until", "sft", "evaluate_base")
     finally:
         (project.folder / "models/away").rename(base)
@@ -168,24 +168,31 @@ def test_weights_are_a_dependency_and_what_is_written_about_them_is_none(project
 
 
 def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) -> None:
-    after = {"compare", "report"}
+    tables = {"compare", "report"}
     tracks = {"track@selectors", "track@economy"}
     project.lay_over("seeds: [3407, 1]")
-    trained = {"schedule@10-1", "sft@10-1", "start@10-1-from0", "grpo@10-1", "evaluate@sft-10-1", "evaluate@grpo-10-1"}
-    trained |= {"transfer-evaluate@sft-10-1", "transfer-evaluate@grpo-10-1", "transfer-compare"}
-    trained |= {"sample@sft-10-1", "sample@grpo-10-1"}
+    training_stages = {
+        "schedule@10-1",
+        "sft@10-1",
+        "start@10-1-from0",
+        "grpo@10-1",
+        "evaluate@sft-10-1",
+        "evaluate@grpo-10-1",
+    }
+    training_stages |= {"transfer-evaluate@sft-10-1", "transfer-evaluate@grpo-10-1", "transfer-compare"}
+    training_stages |= {"sample@sft-10-1", "sample@grpo-10-1"}
     variant = {f"{stage}-ablation@uniform-10-1" for stage in ("schedule", "grpo", "evaluate")}
     selectors = {f"{SELECTORS}{stage}" for stage in ("sft@10-1", "rce@10-1", "grpo@10-1", "evaluate@10-1", "compare")}
     economy = {f"{ECONOMY}{stage}@10-1" for stage in ("schedule", "sft", "grpo")}
     economy |= {f"{ECONOMY}start@10-1-from0"}
     economy |= {f"{ECONOMY}{stage}" for stage in ("evaluate@sft-10-1", "evaluate@grpo-10-1", "compare", "analyse")}
-    assert project.stale() - tracks == trained | variant | selectors | economy | after
+    assert project.stale() - tracks == training_stages | variant | selectors | economy | tables
 
     project.lay_over("seeds: [3407]\nablations: {run: [uniform, cooler]}")
     variant = {f"{stage}-ablation@cooler-10-3407" for stage in ("schedule", "grpo", "evaluate")}
-    assert project.stale() == variant | after
+    assert project.stale() == variant | tables
     project.lay_over("ablations: {run: []}")
-    assert project.stale() == after
+    assert project.stale() == tables
 
     project.lay_over("grpo: {from: base}\nsft: {epochs: 3}")
     plan = project.run("dvc", "repro", "--dry", "grpo@10-3407")
@@ -195,8 +202,8 @@ def test_another_seed_or_variant_adds_its_runs_and_no_other(project: Project) ->
 
     uniform = "ablations: {run: [uniform], variants: {uniform: {curriculum: [{until: 1.0, easy: %s, hard: 0.33}]}}}"
     project.lay_over(uniform % "0.33, medium: 0.34")
-    stale = {f"{stage}-ablation@uniform-10-3407" for stage in ("schedule", "grpo")}
-    assert project.stale() == stale | {"report"}
+    stale_stages = {f"{stage}-ablation@uniform-10-3407" for stage in ("schedule", "grpo")}
+    assert project.stale() == stale_stages | {"report"}
     project.run("git", "checkout", *PARAMS)
     assert project.stale() == set()
 
@@ -226,11 +233,11 @@ def test_an_experiment_reruns_what_its_parameter_reaches(project: Project) -> No
     before = project.locked()
     change, *after = (block for block in FIRST_RUN if block.section in ("Change one thing", "What did it do?"))
     project.follow(change)  # a learning rate so high that the predictions, and with them the tables, change too
-    changed = {name for name, stage in project.locked().items() if stage != before[name]}
-    trained = {"grpo@10-3407", "evaluate@grpo-10-3407", "sample@grpo-10-3407"}
-    trained |= {"transfer-evaluate@grpo-10-3407", "transfer-compare"}
+    changed_stages = {name for name, stage in project.locked().items() if stage != before[name]}
+    training_stages = {"grpo@10-3407", "evaluate@grpo-10-3407", "sample@grpo-10-3407"}
+    training_stages |= {"transfer-evaluate@grpo-10-3407", "transfer-compare"}
     variant = {"grpo-ablation@uniform-10-3407", "evaluate-ablation@uniform-10-3407"}
-    assert changed == trained | variant | {"compare", "report"}
+    assert changed_stages == training_stages | variant | {"compare", "report"}
     for block in after:
         project.follow(block)
     assert project.locked() == before

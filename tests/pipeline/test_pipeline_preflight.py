@@ -53,16 +53,16 @@ def test_snakemake_checks_the_parameters_before_dvc_reads_them(project: Project)
 
 
 def test_a_project_without_git_or_without_a_commit_names_the_fix(project: Project, tmp_path: Path) -> None:
-    unversioned = copy(project)
-    unversioned.folder = tmp_path
+    new_project = copy(project)
+    new_project.folder = tmp_path
     shutil.copytree(project.folder, tmp_path, ignore=shutil.ignore_patterns(".git"), dirs_exist_ok=True)
     for fault in ("is not a git repository", "its Git repository has no commit"):
-        output = fail(unversioned, "snakemake", "--dry-run")
+        output = fail(new_project, "snakemake", "--dry-run")
         assert "dvc/scm.py" not in output
         assert fault in output
-        for text in (output, fail(unversioned, "planward", "doctor", "--json")):
+        for text in (output, fail(new_project, "planward", "doctor", "--json")):
             assert "git init && git add . && git commit" in text
-        unversioned.run("git", "init", "--quiet")
+        new_project.run("git", "init", "--quiet")
 
 
 def test_snakemake_stops_before_the_first_job_where_a_later_one_cannot_run(project: Project) -> None:

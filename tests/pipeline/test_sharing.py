@@ -72,7 +72,7 @@ def write_outputs(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose every stage has an output in DVC's cache and an entry in dvc.lock; none has run."""
     project = Project(tmp_path_factory.mktemp("finished"))
     quick = yaml.safe_load((ROOT / "workflow/recipes/quick.yaml").read_text())
@@ -84,20 +84,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module", params=["folder", "s3", "ssh"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+def shared_project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """The project after `dvc push`."""
     name = request.param
     if missing := find_missing(name):
         pytest.skip(missing)
-    finished: Project = request.getfixturevalue("finished")
+    finished_project: Project = request.getfixturevalue("finished_project")
     with serve(name, tmp_path_factory.mktemp(name) / "server") as store:
-        finished.run("dvc", "remote", "add", "--default", name, store.url)
+        finished_project.run("dvc", "remote", "add", "--default", name, store.url)
         for key, value in {"verify": "true", **store.options}.items():
-            finished.run("dvc", "remote", "modify", name, key, value)
-        set_credentials(finished, name, store)
-        finished.run("dvc", "push")
-        finished.commit()
-        yield Shared(finished, name, store)
+            finished_project.run("dvc", "remote", "modify", name, key, value)
+        set_credentials(finished_project, name, store)
+        finished_project.run("dvc", "push")
+        finished_project.commit()
+        yield Shared(finished_project, name, store)
 
 
 def list_files(folder: Path) -> set[str]:
@@ -105,57 +105,57 @@ def list_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_clone_has_nothing_to_do_after_pull(shared: Shared, tmp_path: Path) -> None:
-    clone = shared.clone(tmp_path / "clone")
+def test_a_clone_has_nothing_to_do_after_pull(shared_project: Shared, tmp_path: Path) -> None:
+    clone = shared_project.clone(tmp_path / "clone")
     clone.run("dvc", "pull")
-    assert list_files(clone.folder / "results") == list_files(shared.project.folder / "results")
+    assert list_files(clone.folder / "results") == list_files(shared_project.project.folder / "results")
     assert clone.stale() == set()
     assert "Running stage" not in clone.run("dvc", "repro")
     assert "Nothing to be done" in clone.run("snakemake", "--dry-run")
     assert clone.run("git", "status", "--porcelain") == ""
 
 
-def test_credentials_stay_out_of_git(shared: Shared) -> None:
-    config = shared.project.run("git", "show", "HEAD:.dvc/config")
-    assert shared.store.url in config
-    assert not [key for key in shared.store.credentials if f"{key} =" in config]
-    assert "config.local" not in shared.project.run("git", "ls-files", ".dvc")
+def test_credentials_stay_out_of_git(shared_project: Shared) -> None:
+    config = shared_project.project.run("git", "show", "HEAD:.dvc/config")
+    assert shared_project.store.url in config
+    assert not [key for key in shared_project.store.credentials if f"{key} =" in config]
+    assert "config.local" not in shared_project.project.run("git", "ls-files", ".dvc")
 
 
-def test_diff_fetches_what_it_compares_and_nothing_else(shared: Shared, tmp_path: Path) -> None:
-    clone = shared.clone(tmp_path / "clone")
+def test_diff_fetches_what_it_compares_and_nothing_else(shared_project: Shared, tmp_path: Path) -> None:
+    clone = shared_project.clone(tmp_path / "clone")
     assert "planward diff --pull" in clone.run("bash", "-c", "! planward diff HEAD HEAD~1")
-    printed = clone.run("bash", "-c", "planward diff HEAD HEAD~1 --pull --json 2> /dev/null")
-    assert [revision["name"] for revision in json.loads(printed)["revisions"]] == ["HEAD", "HEAD~1"]
+    output = clone.run("bash", "-c", "planward diff HEAD HEAD~1 --pull --json 2> /dev/null")
+    assert [revision["name"] for revision in json.loads(output)["revisions"]] == ["HEAD", "HEAD~1"]
     assert not (clone.folder / "results").exists()
-    cached = {path.read_bytes() for path in (clone.folder / ".dvc/cache/files").rglob("*") if path.is_file()}
-    results = shared.project.folder / "results"
-    assert {(results / f"predictions/{run.name}.jsonl").read_bytes() for run in RUNS} < cached
-    assert (results / "models/grpo-20-3407/values.tsv").read_bytes() not in cached
+    cache_contents = {path.read_bytes() for path in (clone.folder / ".dvc/cache/files").rglob("*") if path.is_file()}
+    results = shared_project.project.folder / "results"
+    assert {(results / f"predictions/{run.name}.jsonl").read_bytes() for run in RUNS} < cache_contents
+    assert (results / "models/grpo-20-3407/values.tsv").read_bytes() not in cache_contents
 
 
-@pytest.mark.parametrize("shared", ["ssh"], indirect=True)
-def test_a_file_that_was_changed_in_the_remote_is_refused(shared: Shared, tmp_path: Path) -> None:
-    clone, page = shared.clone(tmp_path / "clone"), "results/report.html"
-    content = (shared.project.folder / page).read_bytes()
+@pytest.mark.parametrize("shared_project", ["ssh"], indirect=True)
+def test_a_file_that_was_changed_in_the_remote_is_refused(shared_project: Shared, tmp_path: Path) -> None:
+    clone, page = shared_project.clone(tmp_path / "clone"), "results/report.html"
+    content = (shared_project.project.folder / page).read_bytes()
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    stored = Path(urlsplit(shared.store.url).path, "files/md5", md5[:2], md5[2:])
-    stored.chmod(0o644)
-    stored.write_text("another page", encoding="utf-8")
+    file = Path(urlsplit(shared_project.store.url).path, "files/md5", md5[:2], md5[2:])
+    file.chmod(0o644)
+    file.write_text("another page", encoding="utf-8")
     try:
         assert "failed to pull" in clone.run("bash", "-c", f"! dvc pull {page}")
         assert not (clone.folder / page).exists()
     finally:
-        stored.write_bytes(content)
+        file.write_bytes(content)
     clone.run("dvc", "pull", page)
     assert list_files(clone.folder / "results") == {"report.html"}
 
 
-@pytest.mark.parametrize("shared", ["folder"], indirect=True)
-def test_repro_with_pull_runs_only_what_has_changed(shared: Shared, tmp_path: Path) -> None:
-    clone = shared.clone(tmp_path / "clone")
+@pytest.mark.parametrize("shared_project", ["folder"], indirect=True)
+def test_repro_with_pull_runs_only_what_has_changed(shared_project: Shared, tmp_path: Path) -> None:
+    clone = shared_project.clone(tmp_path / "clone")
     clone.edit("confidence: 0.95", "confidence: 0.9")
-    printed = clone.run("dvc", "repro", "--pull", "compare")
-    assert [line for line in printed.splitlines() if line.startswith("Running stage")] == ["Running stage 'compare':"]
+    output = clone.run("dvc", "repro", "--pull", "compare")
+    assert [line for line in output.splitlines() if line.startswith("Running stage")] == ["Running stage 'compare':"]
     assert {run.method for run in RUNS} <= set(pd.read_csv(clone.folder / "results/tables/success.csv")["method"])
     assert clone.run("git", "diff", "--name-only").split() == ["dvc.lock", "params.yaml"]

@@ -57,13 +57,13 @@ def test_cancelled_and_preempted_jobs_go_on_to_the_digits_of_a_local_run(
 
     second = start_snakemake(project, cluster)
     wait_for(lambda: list_checkpoints(project, "grpo"), bool, second)
-    (trained,) = cluster.list_jobs("RUNNING", "rule_grpo")
+    (job_id,) = cluster.list_jobs("RUNNING", "rule_grpo")
     cluster.run("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true")
     wait_for(
-        lambda: cluster.show_job(trained), lambda job: (job["Restarts"], job["JobState"]) == ("1", "PENDING"), second
+        lambda: cluster.show_job(job_id), lambda job: (job["Restarts"], job["JobState"]) == ("1", "PENDING"), second
     )
     ended_at = max(list_checkpoints(project, "grpo"))
-    cluster.run("scontrol", "update", f"JobId={trained}", "StartTime=now")  # Slurm's pause before the restart
+    cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")  # Slurm's pause before the restart
     output = second.communicate()[0]
     assert second.returncode == 0, output
     log = (project.folder / "logs/grpo/10-3407.log").read_text()

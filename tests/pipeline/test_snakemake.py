@@ -36,9 +36,9 @@ def test_forced_stages_run_and_others_only_where_their_input_changed(pipeline: P
     assert pipeline.list_new_runs("snakemake", "--cores", "1", "-R", "results/models/m-2.txt") == {"train-2"}
     assert pipeline.list_new_runs("snakemake", "--cores", "1", "-f", "data") == {"data"}
     assert pipeline.list_new_runs("snakemake", "--cores", "2", "-F") == {"data", "train-1", "train-2", "report"}
-    planned = pipeline.snakemake("--cores", "1", "-n", "-R", "data", "--until", "train")
-    assert re.search(r"^train +2$", planned, re.M)
-    assert not re.search(r"^report +", planned, re.M)
+    output = pipeline.snakemake("--cores", "1", "-n", "-R", "data", "--until", "train")
+    assert re.search(r"^train +2$", output, re.M)
+    assert not re.search(r"^report +", output, re.M)
     pipeline.check_finished()
 
 
@@ -57,17 +57,17 @@ def test_touched_and_deleted_outputs_come_from_the_cache(pipeline: Pipeline) -> 
     pipeline.snakemake("--cores", "1", "--delete-all-output")
     assert not (pipeline.folder / "results/report.html").exists()
     assert (pipeline.folder / "results/kept-1.txt").exists()
-    continued = {"train-1", "train-2"}  # DVC restores no stage that continues a file (`persist`)
-    assert pipeline.list_new_runs("snakemake", "--cores", "1") == continued
+    train_stages = {"train-1", "train-2"}  # DVC restores no stage that continues a file (`persist`)
+    assert pipeline.list_new_runs("snakemake", "--cores", "1") == train_stages
     pipeline.check_finished()
 
 
 def test_garbage_collection_keeps_what_the_lock_names(pipeline: Pipeline) -> None:
-    kept = (pipeline.folder / "results/kept-1.txt").read_text()
+    text = (pipeline.folder / "results/kept-1.txt").read_text()
     pipeline.run("dvc", "gc", "--workspace", "--force")
     shutil.rmtree(pipeline.folder / "results")
     pipeline.run("dvc", "checkout")
-    assert (pipeline.folder / "results/kept-1.txt").read_text() == kept
+    assert (pipeline.folder / "results/kept-1.txt").read_text() == text
     assert (pipeline.folder / "results/base.txt").exists()
     pipeline.check_finished()
 
@@ -85,8 +85,8 @@ def test_the_main_process_decides_whether_stages_request_a_gpu(pipeline: Pipelin
     (node / "nvidia-smi").write_text("#!/bin/sh\n")
     (node / "nvidia-smi").chmod(0o755)
     command = ("snakemake", "--dry-run", "--forcerun", "report", "--workflow-profile", "none")
-    for switch, requested in (("1", True), ("0", False)):
+    for switch, has_gpu in (("1", True), ("0", False)):
         output = pipeline.run("env", f"PLANWARD_GPU={switch}", f"PATH={node}{os.pathsep}{os.environ['PATH']}", *command)
-        assert ("gpu=1" in output) == requested
+        assert ("gpu=1" in output) == has_gpu
     output = pipeline.run("bash", "-c", f"! PLANWARD_GPU=yes {' '.join(command)}")
     assert "PLANWARD_GPU is 'yes'; fix: 1 where stages are to request a GPU, else 0" in output

@@ -31,8 +31,8 @@ OF_THE_PIPELINE = [  # commands that need the parameters, the stages or the resu
 
 def list_sources() -> list[str]:
     """The tracked files of src/."""
-    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [name for name in listed.splitlines() if (ROOT / name).exists()]
+    output = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in output.splitlines() if (ROOT / name).exists()]
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     site_packages = next(folder.glob("lib/python*/site-packages"))
-    shared = [path for path in sys.path if Path(path).name == "site-packages"]  # their .pth files are not read
-    (site_packages / "shared.pth").write_text("\n".join(shared) + "\n")
+    package_folders = [path for path in sys.path if Path(path).name == "site-packages"]  # their .pth files are not read
+    (site_packages / "shared.pth").write_text("\n".join(package_folders) + "\n")
     command = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet"]
     subprocess.run([*command, "--no-deps", "--no-index", "--force-reinstall", str(wheel)], check=True)
     return folder / "bin/planward"
@@ -77,9 +77,9 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(program: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([program, *arguments], capture_output=True, text=True)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+    process = subprocess.run([program, *arguments], capture_output=True, text=True)
+    assert process.returncode == status, process.stdout + process.stderr
+    return process
 
 
 def test_the_wheel_holds_all_files_of_the_package(wheel: Path) -> None:
@@ -91,8 +91,8 @@ def test_the_wheel_holds_all_files_of_the_package(wheel: Path) -> None:
 @pytest.mark.usefixtures("empty")
 def test_the_imported_package_is_that_of_the_wheel(program: Path) -> None:
     script = "import planward, importlib.metadata as m; print(planward.__file__, m.version('planward'))"
-    done = subprocess.run([program.parent / "python", "-c", script], capture_output=True, text=True, check=True)
-    file, version = done.stdout.split()
+    process = subprocess.run([program.parent / "python", "-c", script], capture_output=True, text=True, check=True)
+    file, version = process.stdout.split()
     assert Path(file).is_relative_to(program.parent.parent)
     assert version == planward.__version__
 
@@ -128,6 +128,6 @@ def test_doctor_checks_the_machine_and_says_how_to_get_a_project(program: Path) 
 def test_commands_of_the_pipeline_say_that_they_need_a_checkout(
     program: Path, empty: Path, arguments: list[str]
 ) -> None:
-    done = run(program, *arguments, status=2)
-    assert "run from the root of a checkout of Planward (git clone)" in done.stderr
+    process = run(program, *arguments, status=2)
+    assert "run from the root of a checkout of Planward (git clone)" in process.stderr
     assert sorted(path.name for path in empty.iterdir()) == ["domain.pddl", "plan.txt", "problem.pddl"]

@@ -89,11 +89,11 @@ def test_shipped_model_plans_in_pddl_of_others(planner: Planner, problems: Path,
 def test_samples_stop_at_the_first_valid_plan(planner: Planner, problems: Path) -> None:
     files = problems / "ferry/domain.pddl", problems / "ferry/1.pddl"
     result = planner.plan(*files, samples=16, temperature=3.0)
-    solved = [attempt.verdict.success for attempt in result.attempts]
-    assert len(solved) in (1, 2, 4, 8, 16)
-    assert not any(solved[: len(solved) // 2])
+    successes = [attempt.verdict.success for attempt in result.attempts]
+    assert len(successes) in (1, 2, 4, 8, 16)
+    assert not any(successes[: len(successes) // 2])
     more = planner.plan(*files, samples=8, temperature=3.0, best=True)
-    assert [a.completion for a in more.attempts][: len(solved)] == [a.completion for a in result.attempts][:8]
+    assert [a.completion for a in more.attempts][: len(successes)] == [a.completion for a in result.attempts][:8]
 
 
 def test_best_of_samples_has_the_lowest_cost(planner: Planner, problems: Path) -> None:
@@ -290,17 +290,17 @@ def test_folder_continues_where_it_was_stopped(planner: Planner, folder: SimpleN
     results = folder.out / "results.jsonl"
     rows = read_rows(results)
     first, second, _ = results.read_text().splitlines()
-    marked = json.loads(first) | {"detail": "from before"}
-    results.write_text(json.dumps(marked) + "\n" + second[:40])  # killed while it wrote the second line
+    first_row = json.loads(first) | {"detail": "from before"}
+    results.write_text(json.dumps(first_row) + "\n" + second[:40])  # killed while it wrote the second line
     assert plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig()).known == 1
-    assert read_rows(results) == [marked, *rows[1:]]
-    changed = folder.files / marked["problem"]
-    changed.write_text(changed.read_text() + "\n; edited\n")
+    assert read_rows(results) == [first_row, *rows[1:]]
+    problem_file = folder.files / first_row["problem"]
+    problem_file.write_text(problem_file.read_text() + "\n; edited\n")
     assert plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig()).known == 2
     assert "from before" not in results.read_text()
-    plan = (folder.out / marked["problem"]).with_suffix(".plan")
+    plan = (folder.out / first_row["problem"]).with_suffix(".plan")
     assert plan.exists()
-    changed.write_text("(define (problem p)")  # which cannot be planned for
+    problem_file.write_text("(define (problem p)")  # which cannot be planned for
     assert plan_folder(planner, folder.domain, folder.files, folder.out, SearchConfig()).quarantined == 3
     assert not plan.exists()
 
@@ -359,32 +359,32 @@ def test_folder_without_a_usable_file_says_why(planner: Planner, folder: SimpleN
 
 def test_command_prints_a_plan_that_validate_accepts(empty: Path, problems: Path) -> None:
     files = [str(problems / "spanner/domain.pddl"), str(problems / "spanner/1.pddl")]
-    done = CliRunner().invoke(app, ["plan", *files, "--model", str(BASE)])
-    assert done.exit_code == 0, done.output
-    assert "label: success_plans" in done.stderr
-    (empty / "spanner.plan").write_text(done.stdout)
+    result = CliRunner().invoke(app, ["plan", *files, "--model", str(BASE)])
+    assert result.exit_code == 0, result.output
+    assert "label: success_plans" in result.stderr
+    (empty / "spanner.plan").write_text(result.stdout)
     assert CliRunner().invoke(app, ["validate", *files, str(empty / "spanner.plan")]).exit_code == 0
 
 
 @pytest.mark.usefixtures("empty")
 def test_command_fails_like_validate() -> None:
     files = [str(UNKNOWN / "domain.pddl"), str(UNKNOWN / "p1.pddl")]
-    done = CliRunner().invoke(app, ["plan", *files, "--model", str(BASE), "--json"])
-    assert done.exit_code == 1
-    printed = json.loads(done.stdout)
-    assert (printed["success"], printed["plan"], printed["samples"]) == (False, None, 1)
-    assert printed["attempts"][0]["label"] == printed["label"]
-    missing = CliRunner().invoke(app, ["plan", files[0], "missing.pddl", "--model", str(BASE)])
-    assert missing.exit_code == 2
-    assert "missing.pddl: no such file" in missing.stderr
+    result = CliRunner().invoke(app, ["plan", *files, "--model", str(BASE), "--json"])
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert (document["success"], document["plan"], document["samples"]) == (False, None, 1)
+    assert document["attempts"][0]["label"] == document["label"]
+    result = CliRunner().invoke(app, ["plan", files[0], "missing.pddl", "--model", str(BASE)])
+    assert result.exit_code == 2
+    assert "missing.pddl: no such file" in result.stderr
 
 
 @pytest.mark.usefixtures("empty")
 def test_command_plans_for_a_folder(folder: SimpleNamespace) -> None:
     command = ["plan", str(folder.domain), str(folder.files)]
-    done = CliRunner().invoke(app, [*command, "--model", str(BASE), "--out", str(folder.out), "--json"])
-    assert done.exit_code == 1, done.output  # two files cannot be used
-    assert json.loads(done.stdout) == {"solved": 3, "failed": 0, "quarantined": 2, "known": 0}
+    result = CliRunner().invoke(app, [*command, "--model", str(BASE), "--out", str(folder.out), "--json"])
+    assert result.exit_code == 1, result.output  # two files cannot be used
+    assert json.loads(result.stdout) == {"solved": 3, "failed": 0, "quarantined": 2, "known": 0}
     assert CliRunner().invoke(app, command).exit_code == 2  # without --out
 
 

@@ -18,21 +18,21 @@ PAGE = ROOT / "docs/how-to/planning.md"
 def test_page_shows_what_command_and_python_print(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in ("src", "models"):
         (project / folder).symlink_to(ROOT / folder)
-    printed, checked = "", []
+    output, languages = "", []
     for match in FENCE.finditer(PAGE.read_text()):
         block = Block("", match["language"], match["title"] or "", match["text"])
         if block.title:
             (project / block.title).write_text(block.text)
         elif block.language == "console":
-            for command, shown in block.commands():
-                done = CliRunner().invoke(app, shlex.split(command)[1:])
-                compare(shown, done.output, command)
+            for command, shown_lines in block.commands():
+                result = CliRunner().invoke(app, shlex.split(command)[1:])
+                compare(shown_lines, result.output, command)
         elif block.language == "python":
             exec(compile(block.text, str(PAGE), "exec"), {})
-            printed = capsys.readouterr().out
+            output = capsys.readouterr().out
         elif block.language == "text":
-            assert printed == block.text
+            assert output == block.text
         else:
             continue
-        checked.append(block.language)
-    assert checked == ["lisp", "console", "python", "text"]
+        languages.append(block.language)
+    assert languages == ["lisp", "console", "python", "text"]

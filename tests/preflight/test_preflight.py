@@ -86,17 +86,17 @@ def run_process(*command: str, **environment: str) -> str:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     home = {"HOME": str(Path.cwd()), "NETRC": str(Path("netrc").absolute())}
     command = (*list_command_as_user(), sys.executable, "-m", "planward", *command)
-    done = subprocess.run(command, capture_output=True, text=True, env=variables | home | environment)
-    assert done.returncode == 2, done.stderr
-    return done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=variables | home | environment)
+    assert process.returncode == 2, process.stderr
+    return process.stderr
 
 
 @contextmanager
 def reserve_port() -> Iterator[str]:
     """The URL of a port at which nothing listens."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with socket.socket() as reserved_socket:
+        reserved_socket.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{reserved_socket.getsockname()[1]}"
 
 
 @pytest.mark.usefixtures("write_params")
@@ -338,16 +338,16 @@ def test_free_memory_is_within_every_control_group_and_slurms_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
-    files, line, cached = ("max current stat", "0::", "inactive_file")
+    files, line, cache_key = ("max current stat", "0::", "inactive_file")
     mount = tmp_path / "sys/fs/cgroup"
     if version == 1:
-        files, line, cached = ("limit_in_bytes usage_in_bytes stat", "4:cpu,memory:", "total_inactive_file")
+        files, line, cache_key = ("limit_in_bytes usage_in_bytes stat", "4:cpu,memory:", "total_inactive_file")
         mount /= "memory"
     job = mount / "slurm/job_1"
     (job / "step_0").mkdir(parents=True)
     for folder, texts in {
-        job / "step_0": ("max" if version == 2 else str(2**63 - 4096), "30", f"{cached} 0"),
-        job: ("1000", "400", f"anon 1\n{cached} 100\n"),
+        job / "step_0": ("max" if version == 2 else str(2**63 - 4096), "30", f"{cache_key} 0"),
+        job: ("1000", "400", f"anon 1\n{cache_key} 100\n"),
         mount / "slurm": ("5000", "400", ""),
     }.items():
         for name, text in zip(files.split(), texts, strict=True):

@@ -61,9 +61,12 @@ def test_sampled_problems_are_solved_unconstrained_and_in_the_base_share(params:
 
 @pytest.mark.parametrize("domain", sorted(KNOWN_DOMAINS))
 def test_vocabulary_covers_the_largest_problems_in_all_dialects(tokens: list[str], domain: str) -> None:
-    tokenizer, generated = build_tokenizer(tokens, 1024), KNOWN_DOMAINS[domain]
+    tokenizer, known_domain = build_tokenizer(tokens, 1024), KNOWN_DOMAINS[domain]
     for number in range(8):
-        instance, dialect = generated.generate(Random(number), generated.LARGEST), build_dialect(domain, number, 5)
+        instance, dialect = (
+            known_domain.generate(Random(number), known_domain.LARGEST),
+            build_dialect(domain, number, 5),
+        )
         problem = dialect.translate_problem(build_problem(domain, instance))
         plan = dialect.translate_plan(find_plan(domain, instance) or [])
         assert plan
@@ -90,13 +93,13 @@ def test_plans_of_random_domains_are_shortest_and_read_back_from_neutral_tokens(
 
 def test_shuffled_declarations_describe_the_same_domain() -> None:
     domain = load_generated_domain("grippers")
-    shuffled = [shuffle_declarations(domain, Random(seed)) for seed in range(8)]
-    assert len({tuple(other.actions) for other in shuffled}) > 1
-    assert len({tuple(other.signature.predicates) for other in shuffled}) > 1
+    shuffled_domains = [shuffle_declarations(domain, Random(seed)) for seed in range(8)]
+    assert len({tuple(other.actions) for other in shuffled_domains}) > 1
+    assert len({tuple(other.signature.predicates) for other in shuffled_domains}) > 1
     instance = KNOWN_DOMAINS["grippers"].generate(Random(1), {"robots": 2, "rooms": 3, "objects": 3})
     problem, plan = build_problem("grippers", instance), find_plan("grippers", instance)
     assert plan
-    assert all(verify_plan(replace(problem, domain=other), plan).label == Label.SUCCESS for other in shuffled)
+    assert all(verify_plan(replace(problem, domain=other), plan).label == Label.SUCCESS for other in shuffled_domains)
 
 
 def test_batches_have_loss_on_plans_only_and_are_reproducible(params: BaseModelConfig, tokens: list[str]) -> None:
@@ -107,11 +110,11 @@ def test_batches_have_loss_on_plans_only_and_are_reproducible(params: BaseModelC
         return iter(PackedBatches(small, 1, tokenizer))
 
     shapes = []
-    for (batch, repeated), _ in zip(zip(iter_batches(), iter_batches(), strict=True), range(4), strict=False):
-        assert torch.equal(batch["input_ids"], repeated["input_ids"])
-        labelled = batch["labels"] != IGNORED_LABEL
-        assert torch.equal(batch["labels"][labelled], batch["input_ids"][labelled])
-        words = tokenizer.convert_ids_to_tokens(batch["input_ids"][labelled].tolist())
+    for (batch, repeated_batch), _ in zip(zip(iter_batches(), iter_batches(), strict=True), range(4), strict=False):
+        assert torch.equal(batch["input_ids"], repeated_batch["input_ids"])
+        has_label = batch["labels"] != IGNORED_LABEL
+        assert torch.equal(batch["labels"][has_label], batch["input_ids"][has_label])
+        words = tokenizer.convert_ids_to_tokens(batch["input_ids"][has_label].tolist())
         assert all(word == tokenizer.eos_token or word.startswith(("(", "o")) for word in words)
         shapes.append(tuple(batch["input_ids"].shape))
     assert shapes == [(4, 256)] * 3 + [(2, 512)]
@@ -188,10 +191,10 @@ def test_optimizer_continues_from_its_state(network: BaseModelNetwork, tokens: l
     losses = train(network, first, 4)
     assert losses[-1] < losses[0]
     assert {group["lr"] for optimizer in first.optimizers for group in optimizer.param_groups} == {0.006}
-    copied = deepcopy(network)
-    second = build_optimizer(copied)
+    network_copy = deepcopy(network)
+    second = build_optimizer(network_copy)
     second.load_state_dict(deepcopy(first.state_dict()))
-    assert train(network, first, 2) == train(copied, second, 2)
+    assert train(network, first, 2) == train(network_copy, second, 2)
 
 
 @pytest.fixture
@@ -216,9 +219,9 @@ def test_the_base_model_resumes_to_the_same_weights(
     ]
     for weights in tmp_path.glob("resumed/phase-1-*/checkpoint-2/model.safetensors"):
         weights.write_bytes(weights.read_bytes()[:-1])
-    resumed, _ = pretrain(tiny, tmp_path / "resumed")
+    resumed_network, _ = pretrain(tiny, tmp_path / "resumed")
     assert "model.safetensors has" in capsys.readouterr().out
-    assert are_equal(straight.state_dict(), resumed.state_dict())
+    assert are_equal(straight.state_dict(), resumed_network.state_dict())
 
 
 def test_the_base_model_of_other_settings_starts_anew(tiny: BaseModelConfig, tmp_path: Path) -> None:
@@ -229,6 +232,6 @@ def test_the_base_model_of_other_settings_starts_anew(tiny: BaseModelConfig, tmp
     recorder = StepRecorder()
     pretrain(one_phase.model_copy(update={"adam_beta2": 0.9}), tmp_path, [recorder])
     assert recorder.steps == [1, 2, 3, 4]
-    resumed = StepRecorder()
-    pretrain(one_phase.model_copy(update={"save_steps": 1}), tmp_path, [resumed])
-    assert resumed.steps == [3, 4]
+    resumed_recorder = StepRecorder()
+    pretrain(one_phase.model_copy(update={"save_steps": 1}), tmp_path, [resumed_recorder])
+    assert resumed_recorder.steps == [3, 4]

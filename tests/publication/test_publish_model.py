@@ -139,8 +139,8 @@ def test_folder_says_how_it_is_prompted_and_decoded(project: PlanningParams, tmp
     assert settings["do_sample"] is False
     assert settings["max_new_tokens"] == project.prompt.max_completion_tokens
     assert settings["eos_token_id"] == load_model(project.model, str(tmp_path / "out"), 0, 0)[1].eos_token_id
-    written = PlanningParams.model_validate(yaml.safe_load((tmp_path / "out/params.yaml").read_text()))
-    assert written == project
+    params = PlanningParams.model_validate(yaml.safe_load((tmp_path / "out/params.yaml").read_text()))
+    assert params == project
 
 
 def test_card_has_the_rates_of_the_tables(project: PlanningParams, tmp_path: Path) -> None:
@@ -228,12 +228,12 @@ def test_gguf_is_written_by_the_converter(project: PlanningParams, tmp_path: Pat
 
 
 def test_adapter_is_merged_or_published_alone(chat_project: PlanningParams, tmp_path: Path) -> None:
-    merged, alone = tmp_path / NAME, tmp_path / "alone"
-    assert publish(chat_project, merged, check=2) == (2, 2)
-    assert publish(chat_project, alone, check=2, adapter=True) == (2, 2)
-    assert (merged / "model.safetensors").exists()
-    assert not (alone / "model.safetensors").exists()
-    assert f"Its base is `{chat_runs.BASE}`" in (alone / "README.md").read_text()
+    merged_folder, adapter_folder = tmp_path / NAME, tmp_path / "alone"
+    assert publish(chat_project, merged_folder, check=2) == (2, 2)
+    assert publish(chat_project, adapter_folder, check=2, adapter=True) == (2, 2)
+    assert (merged_folder / "model.safetensors").exists()
+    assert not (adapter_folder / "model.safetensors").exists()
+    assert f"Its base is `{chat_runs.BASE}`" in (adapter_folder / "README.md").read_text()
     publish(chat_project, tmp_path / "named", adapter=True, base="org/chat")
     card = ModelCard.load(tmp_path / "named/README.md")
     assert (card.data.base_model, card.data.library_name) == ("org/chat", "peft")
@@ -282,13 +282,13 @@ def test_folder_plans(project: PlanningParams, tmp_path: Path, monkeypatch: pyte
     meta = {record["id"]: record["meta"] for record in read_rows(results().score / "test.jsonl")}[row["id"]]
     files = [str((results().problems / meta[key]).resolve()) for key in ("domain_file", "problem_file")]
     monkeypatch.chdir(tmp_path)  # without params.yaml
-    done = CliRunner().invoke(app, ["plan", *files, "--model", "out"])
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[:-1] == row["plan"].splitlines()
+    result = CliRunner().invoke(app, ["plan", *files, "--model", "out"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[:-1] == row["plan"].splitlines()
 
 
 @pytest.mark.usefixtures("project")
 def test_command_names_the_runs_that_there_are(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["publish", "grpo-9-9", str(tmp_path / "out")])
-    assert done.exit_code == 2
-    assert f"there are: {NAME}" in done.output
+    result = CliRunner().invoke(app, ["publish", "grpo-9-9", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert f"there are: {NAME}" in result.output

@@ -55,8 +55,8 @@ Visit = Callable[..., contextlib.AbstractContextManager[Any]]
 
 
 @pytest.fixture(scope="module")
-def params(shipped: Params) -> Params:
-    return shipped.model_copy(update={"compare": shipped.compare.model_copy(update={"resamples": 200})})
+def params(shipped_params: Params) -> Params:
+    return shipped_params.model_copy(update={"compare": shipped_params.compare.model_copy(update={"resamples": 200})})
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,9 @@ def chromium() -> Iterator[Any]:
     path = os.environ.get("PLANWARD_BROWSER") or next(
         (executable for name in BROWSERS if (executable := shutil.which(name))), None
     )
-    with playwright.sync_playwright() as started:
+    with playwright.sync_playwright() as context:
         try:
-            browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            browser = context.chromium.launch(executable_path=path, args=["--no-sandbox"])
         except playwright.Error as error:
             if path or "Executable doesn't exist" not in str(error):
                 raise
@@ -196,8 +196,8 @@ def test_solved_by_one_and_not_by_another(visit: Visit, predictions: list[dict[s
     expected = runs["grpo", 100] - runs["sft", 100]
     assert expected
     with visit() as window:
-        shown = set_filters(window, task="planning", method="grpo", size="100", outcome="solved", differs="sft-100")
-        assert shown == len(expected)
+        count = set_filters(window, task="planning", method="grpo", size="100", outcome="solved", differs="sft-100")
+        assert count == len(expected)
         cells = window.locator("#browser-rows tbody tr").all_inner_texts()
         assert {(row.split()[0], int(row.split()[5])) for row in cells} == expected
 
@@ -242,32 +242,32 @@ def test_rows_are_navigated_and_opened_with_the_keyboard(visit: Visit, predictio
 
 def test_a_completion_is_shown_with_problem_examples_verdict_and_others(visit: Visit, root: Path) -> None:
     rows = read_rows(root / "results/predictions/sft-100-3407.jsonl")
-    failed = next(row for row in rows if row["failing_step"] and row["shot_num"] == 0 and row["constrained"])
-    chosen = read_rows(root / "results/selectors/predictions/pointer-rce-200-3407.jsonl")[-1]
-    with visit(f"#plans?open=planning/sft-100-3407/0/{failed['id']}") as window:
+    failed_row = next(row for row in rows if row["failing_step"] and row["shot_num"] == 0 and row["constrained"])
+    selector_row = read_rows(root / "results/selectors/predictions/pointer-rce-200-3407.jsonl")[-1]
+    with visit(f"#plans?open=planning/sft-100-3407/0/{failed_row['id']}") as window:
         assert window.inner_text("#browser-title") == "SFT, N = 100, 0 worked examples"
         assert "with safety constraints" in window.inner_text("#browser-subtitle")
         problem, verdict, matrix = (part.inner_text() for part in window.locator(".parts > div").all()[:3])
-        assert failed["prompt"].strip() in problem
-        assert failed["label"].replace("_", " ") in verdict
-        assert f"Reward {failed['reward']:.3f}, 1 of 2 goals, step 2 fails." in verdict
-        assert failed["detail"] in verdict
+        assert failed_row["prompt"].strip() in problem
+        assert failed_row["label"].replace("_", " ") in verdict
+        assert f"Reward {failed_row['reward']:.3f}, 1 of 2 goals, step 2 fails." in verdict
+        assert failed_row["detail"] in verdict
         assert window.locator(".parts > div:nth-child(2) li").all_inner_texts() == [
             "(pick-up b1)",
-            f"(stack b1 b2) ← {'violates a constraint' if 'safety' in failed['label'] else 'fails here'}",
+            f"(stack b1 b2) ← {'violates a constraint' if 'safety' in failed_row['label'] else 'fails here'}",
             "(pick-up b3)",
         ]
         assert matrix.count("✓") + matrix.count("✗") == 15  # five runs, three numbers of examples
         window.click(".parts button[aria-label^='base, 4 worked examples']")
         assert window.inner_text("#browser-title") == "base, 4 worked examples"
-        assert failed["id"] in window.inner_text("#browser-subtitle")
+        assert failed_row["id"] in window.inner_text("#browser-subtitle")
         assert "SFT, N = 100" in window.inner_text(".parts .others")
-    with visit(f"#plans?method=pointer-rce&open=selectors/pointer-rce-200-3407/2/{chosen['id']}") as window:
+    with visit(f"#plans?method=pointer-rce&open=selectors/pointer-rce-200-3407/2/{selector_row['id']}") as window:
         assert window.input_value("#browser [name=method]") == "pointer-rce"
         open_details(window)
         prompt = window.inner_text(".parts > div:nth-child(1)")
-        assert f"objects of the query {chosen['id']} plan" in prompt
-        for shot in chosen["shot_ids"]:
+        assert f"objects of the query {selector_row['id']} plan" in prompt
+        for shot in selector_row["shot_ids"]:
             assert f"objects of {shot} {HOSTILE_EXAMPLE} plan (a)" in prompt
         wait_for(window, "location.hash.includes('pointer-rce-200-3407%2F2%2F')")
         window.click("#browser-completion [name=close]")
@@ -275,13 +275,13 @@ def test_a_completion_is_shown_with_problem_examples_verdict_and_others(visit: V
 
 
 def test_model_output_stays_text(visit: Visit, root: Path) -> None:
-    chosen = read_rows(root / "results/predictions/grpo-200-3407.jsonl")[0]
+    row = read_rows(root / "results/predictions/grpo-200-3407.jsonl")[0]
     with visit() as window:
         assert set_filters(window, text=HOSTILE) == 60
         window.locator("#browser-rows tbody button").first.click()
         assert window.locator(".parts li").first.inner_text().startswith(f"(pick-up b1) {HOSTILE}")
         open_details(window)
-        assert chosen["id"] in window.inner_text("#browser-subtitle")
+        assert row["id"] in window.inner_text("#browser-subtitle")
         assert window.locator("#browser-completion :is(script, img, style)").count() == 0
         assert (
             window.locator(f"main script, main [onerror], main :text('{SCRIPT}'):is(script)").count() == 2
@@ -340,9 +340,9 @@ def test_csv_links_have_the_data(visit: Visit, root: Path) -> None:
         }
         assert all(len(list(csv.reader(io.StringIO(text)))) > 1 for text in data.values())
         [panel] = [text for name, text in data.items() if name == "n-100.csv"]
-        drawn = list(csv.DictReader(io.StringIO(panel)))
-        assert {float(row["value"]) for row in drawn} <= rates
-        assert len(drawn) == 3 * 3  # methods and numbers of worked examples
+        points = list(csv.DictReader(io.StringIO(panel)))
+        assert {float(row["value"]) for row in points} <= rates
+        assert len(points) == 3 * 3  # methods and numbers of worked examples
         with window.expect_download() as download:
             window.locator("a[download]").first.click()
         assert download.value.suggested_filename == links[0][0]
@@ -371,13 +371,13 @@ def test_a_browser_without_decompression_shows_a_message(visit: Visit) -> None:
 def test_whole_problems_are_left_out_where_not_all_fit(root: Path, params: Params) -> None:
     with contextlib.chdir(root):
         tracks = [report._load_track(name, params) for name in ("planning", *params.tracks)]
-        predictions = [found for track in tracks if (found := report._read_predictions(track))]
-    whole, cut = (build_plan_browser(predictions, limit) for limit in (MAX_PAYLOAD_BYTES, 5000))
-    assert whole is not None
-    assert cut is not None
-    assert whole.shown == whole.total == cut.total > cut.shown > 0
-    assert len(cut.payload) <= 5000 < len(whole.payload) <= MAX_PAYLOAD_BYTES
-    data = unpack(cut.payload)
+        predictions = [track_predictions for track in tracks if (track_predictions := report._read_predictions(track))]
+    full_browser, cut_browser = (build_plan_browser(predictions, limit) for limit in (MAX_PAYLOAD_BYTES, 5000))
+    assert full_browser is not None
+    assert cut_browser is not None
+    assert full_browser.shown == full_browser.total == cut_browser.total > cut_browser.shown > 0
+    assert len(cut_browser.payload) <= 5000 < len(full_browser.payload) <= MAX_PAYLOAD_BYTES
+    data = unpack(cut_browser.payload)
     runs = Counter(data["runs"][run]["track"] for run in data["rows"]["run"])
     assert set(runs) == {0, 1, 2}
     shots: dict[tuple[int, str], Counter[int]] = {}
@@ -399,16 +399,16 @@ def test_of_very_many_predictions_those_shown_first_are_kept(root: Path, params:
     first = FirstPredictions(shot_nums, track.first_seed, limit)
     for row in rows:
         first.add(row)
-    kept = first.select()
+    first_rows = first.select()
     ranks = {id(row): rank_prediction(row, shot_nums, track.first_seed) for row in rows}
-    dropped = {id(row) for row in rows} - {id(row) for row in kept}
-    assert kept == [row for row in rows if id(row) not in dropped]
-    assert max(ranks[id(row)] for row in kept) < min((ranks[row] for row in dropped), default=(3, ""))
+    dropped_ids = {id(row) for row in rows} - {id(row) for row in first_rows}
+    assert first_rows == [row for row in rows if id(row) not in dropped_ids]
+    assert max(ranks[id(row)] for row in first_rows) < min((ranks[row] for row in dropped_ids), default=(3, ""))
     assert first.total == len(rows)
-    assert len(kept) == {1: 10, 40: 40, 10**6: len(rows)}[limit]  # ten rows of a problem are kept together
-    browser = build_plan_browser([replace(track, predictions=kept, total=first.total)])
+    assert len(first_rows) == {1: 10, 40: 40, 10**6: len(rows)}[limit]  # ten rows of a problem are kept together
+    browser = build_plan_browser([replace(track, predictions=first_rows, total=first.total)])
     assert browser is not None
-    assert (browser.shown, browser.total) == (len(kept), len(rows))
+    assert (browser.shown, browser.total) == (len(first_rows), len(rows))
 
 
 def test_chat_prompts_are_shown_from_the_records_of_their_problems() -> None:

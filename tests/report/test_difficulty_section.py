@@ -82,9 +82,9 @@ def test_page_shows_what_the_score_predicts(tree: Path, params: Params) -> None:
     assert rows["blocksworld"] == ["10", "+1.00", "-0.85", "-0.85"]
     assert rows["ferry"] == ["10", "-1.00", *["undefined: base solves every problem"] * 2]
     assert "Left out of the first row: success of base, 0 shots (ferry: base solves every problem)" in section
-    kinds = find_rows(section, "Rank correlation of the difficulty score by constraints")
+    constraint_rows = find_rows(section, "Rank correlation of the difficulty score by constraints")
     # scores 10 to 14 have constraints: base solves all but the last; it solves nothing of the rest of blocksworld
-    assert kinds["blocksworld"] == ["5", "+1.00", "undefined: base solves no problem", "5", "+1.00", "-0.71"]
+    assert constraint_rows["blocksworld"] == ["5", "+1.00", "undefined: base solves no problem", "5", "+1.00", "-0.71"]
     findings = "Within domains, its correlation with the success of base is undefined without constraints and -0.71 ["
     assert findings in section
 

@@ -43,8 +43,8 @@ def test_endpoint_is_compared_with_every_method_on_the_same_problems(tree: Path)
     assert set(rows["dataset_size"]) == {0}
     assert (rows["ci_low"] < rows["success_rate"]).all()
     assert (rows["success_rate"] < rows["ci_high"]).all()
-    paired = pd.read_csv(tree / "results/tables/paired.csv")
-    rows = paired[(paired["method_b"] == "gpt-x") & (paired["shot_num"] == 0)]
+    paired_rows = pd.read_csv(tree / "results/tables/paired.csv")
+    rows = paired_rows[(paired_rows["method_b"] == "gpt-x") & (paired_rows["shot_num"] == 0)]
     pairs = list(rows[["dataset_size", "method_a"]].itertuples(index=False, name=None))
     assert pairs == [(0, "base"), *((size, method) for size in SIZES for method in ("sft", "grpo"))]
 

@@ -37,18 +37,18 @@ def draw_all() -> dict[str, Figure]:
 
 
 def test_figures_have_the_data_that_they_draw() -> None:
-    drawn = draw_all()
-    assert drawn["lines"].columns == ("series", "step", "value")
-    assert drawn["lines"].rows == tuple((label, x, y) for label, points in CURVES.items() for x, y in points)
-    assert drawn["rates"].columns == ("series", "shots", "value", "low", "high")
-    assert drawn["rates"].rows == tuple((label, *point) for label, points in RATES.items() for point in points)
-    assert ("SFT", "lost", 0.0) in drawn["bars"].rows
-    assert [row[1:] for row in drawn["histogram"].rows] == [
+    by_name = draw_all()
+    assert by_name["lines"].columns == ("series", "step", "value")
+    assert by_name["lines"].rows == tuple((label, x, y) for label, points in CURVES.items() for x, y in points)
+    assert by_name["rates"].columns == ("series", "shots", "value", "low", "high")
+    assert by_name["rates"].rows == tuple((label, *point) for label, points in RATES.items() for point in points)
+    assert ("SFT", "lost", 0.0) in by_name["bars"].rows
+    assert [row[1:] for row in by_name["histogram"].rows] == [
         (0.0, 0.5, 0.5),
         (0.5, 0.75, 0.25),
         (0.75, 1.0, 0.25),
     ]
-    assert drawn["agreement"].rows[1] == ("SFT", 0.9, 0.8, 0.7, 1.0)
+    assert by_name["agreement"].rows[1] == ("SFT", 0.9, 0.8, 0.7, 1.0)
 
 
 def test_single_runs_and_marked_points_are_distinguished_from_means() -> None:
@@ -57,8 +57,8 @@ def test_single_runs_and_marked_points_are_distinguished_from_means() -> None:
         "loss", {"N = 100": [(0, 2.0), (1, 3.0)]}, "step", faint=runs, marked={"N = 100": [(1, 3.0)]}
     )
     assert figure.columns == ("series", "curve", "step", "value")
-    kinds = [row[1] for row in figure.rows]
-    assert kinds == ["mean"] * 2 + ["single 1"] * 2 + ["single 2"] * 2 + ["marked"]
+    curves = [row[1] for row in figure.rows]
+    assert curves == ["mean"] * 2 + ["single 1"] * 2 + ["single 2"] * 2 + ["marked"]
     assert figure.rows[-1] == ("N = 100", "marked", 1, 3.0)
     assert figure.svg.count("opacity") == 2
 
@@ -76,8 +76,8 @@ def test_csv_reads_back_to_six_digits() -> None:
 
 def test_csv_is_a_data_address() -> None:
     figure = draw_all()["lines"]
-    kind, _, text = figure.address.partition(",")
-    assert kind == "data:text/csv;base64"
+    media_type, _, text = figure.address.partition(",")
+    assert media_type == "data:text/csv;base64"
     assert base64.b64decode(text).decode() == figure.csv
     assert build_csv_address("β\n") == "data:text/csv;base64,zrIK"
     assert build_csv_name("Success, N = 100/<b>") == "success-n-100-b.csv"

@@ -65,16 +65,16 @@ def draw_strip(problem: Problem, plan: list[str], failing_step: int | None = Non
 
 def list_boxes(symbols: Markup, svg: Markup) -> list[Box]:
     """The named boxes of a picture, background included."""
-    defined = {group.get("id"): group for group in ET.fromstring(f"<svg>{symbols}</svg>")}
+    symbols_by_id = {group.get("id"): group for group in ET.fromstring(f"<svg>{symbols}</svg>")}
     boxes: list[Box] = []
     for use in ET.fromstring(svg).iter("use"):
-        symbol = defined[use.attrib["href"].removeprefix("#")]
+        symbol = symbols_by_id[use.attrib["href"].removeprefix("#")]
         x, y = float(use.get("x", 0)), float(use.get("y", 0))
         for group in [symbol, *symbol.findall("g")]:
-            moved = [float(n) for n in re.findall(r"-?\d+", group.get("transform", "0 0"))]
+            offset = [float(n) for n in re.findall(r"-?\d+", group.get("transform", "0 0"))]
             name, rect = group.find("text"), group.find("rect")
             if name is not None and rect is not None:
-                left, top = x + moved[0], y + moved[1]
+                left, top = x + offset[0], y + offset[1]
                 width, height = float(rect.attrib["width"]), float(rect.attrib["height"])
                 boxes.append((name.text or "", left, top, left + width, top + height))
         if symbol.tag == "path":
@@ -89,7 +89,7 @@ def is_inside(inner: Box, outer: Box) -> bool:
 def read_atoms(domain: str, problem: Problem, symbols: Markup, svg: Markup) -> set[Atom]:
     """The atoms that a picture shows, from the positions of its boxes."""
     boxes = list_boxes(symbols, svg)
-    types = {name: (own or ("block",))[0] for name, own in problem.objects.items()}
+    types = {name: (object_types or ("block",))[0] for name, object_types in problem.objects.items()}
     items = {each: [box for box in boxes if types.get(box[0]) == each] for each in set(types.values())}
     atoms: set[Atom] = set()
     if domain == "blocksworld":
@@ -139,9 +139,9 @@ def test_pictures_show_the_states_that_a_plan_goes_through(domain: str, seed: in
         assert read_atoms(domain, problem, pictures.symbols, frame.svg) == holds
         assert len(frame.svg) < 1500
         state = operators[step].apply(state) if step else state
-    satisfied, missed = pictures.strips[0].satisfied, pictures.strips[0].missed
-    assert len(satisfied) == sum(goal.holds(state) for goal in ground.goals)
-    assert len(satisfied) + len(missed) == len(problem.goal)
+    satisfied_goals, missed_goals = pictures.strips[0].satisfied, pictures.strips[0].missed
+    assert len(satisfied_goals) == sum(goal.holds(state) for goal in ground.goals)
+    assert len(satisfied_goals) + len(missed_goals) == len(problem.goal)
 
 
 def test_moved_items_are_highlighted() -> None:
@@ -171,10 +171,10 @@ def test_a_goal_shows_only_what_it_tells() -> None:
     assert "untold" not in pictures.strips[0].frames[0].svg
     ferry = load_generated_domain("ferry")
     text = "(define (problem p) (:domain ferry) (:objects l1 l2 - location c - car) {} (:goal (not (at c l1))))"
-    moved = parse_problem(text.format("(:init (at-ferry l2) (at c l1) (empty-ferry))"), ferry)
-    shown = draw_plan(moved, ["(sail l2 l1)"])
-    assert [box[0] for box in list_boxes(shown.symbols, shown.strips[0].frames[-1].svg)] == ["l1", "l2"]
-    assert shown.strips[0].missed == ("(not (at c l1))",)
+    problem_with_car = parse_problem(text.format("(:init (at-ferry l2) (at c l1) (empty-ferry))"), ferry)
+    trip = draw_plan(problem_with_car, ["(sail l2 l1)"])
+    assert [box[0] for box in list_boxes(trip.symbols, trip.strips[0].frames[-1].svg)] == ["l1", "l2"]
+    assert trip.strips[0].missed == ("(not (at c l1))",)
 
 
 def test_an_inapplicable_action_is_marked_and_ends_the_pictures() -> None:
@@ -250,9 +250,9 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_cycles_and_forks_in_a_goal_are_drawn() -> None:
-    everything = "(ontable a) (ontable b) (ontable c) (clear a) (clear b) (clear c)"
+    init = "(ontable a) (ontable b) (ontable c) (clear a) (clear b) (clear c)"
     for goal in ("(and (on a b) (on b a))", "(and (on a b) (on c b))", "(and (on a a))"):
-        ET.fromstring(draw_strip(build_blocks(everything, goal), []).frames[-1].svg)
+        ET.fromstring(draw_strip(build_blocks(init, goal), []).frames[-1].svg)
 
 
 @pytest.mark.parametrize("domain", ["spanner", "delivery"])
@@ -319,20 +319,20 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_samples_have_their_problem_where_its_file_is_known(tree: Path, shipped: Params) -> None:
+def test_samples_have_their_problem_where_its_file_is_known(tree: Path, shipped_params: Params) -> None:
     results = paths.results()
-    [sample] = report._select_samples(results, shipped)["blocksworld"]
+    [sample] = report._select_samples(results, shipped_params)["blocksworld"]
     assert sample.pddl
     assert list(sample.pddl.objects) == ["a"]
     domain = tree / "results/problems/blocksworld/domain.pddl"
     numeric = domain.read_text(encoding="utf-8").replace(":strips", ":strips :durative-actions")
     domain.write_text(numeric, encoding="utf-8")
-    assert report._select_samples(results, shipped)["blocksworld"][0].pddl is None  # only VAL can read it
+    assert report._select_samples(results, shipped_params)["blocksworld"][0].pddl is None  # only VAL can read it
     (tree / "results/score/test.jsonl").unlink()
-    assert report._select_samples(results, shipped)["blocksworld"][0].pddl is None
+    assert report._select_samples(results, shipped_params)["blocksworld"][0].pddl is None
 
 
-def test_a_broken_problem_file_stops_the_report_and_is_named(tree: Path, shipped: Params) -> None:
+def test_a_broken_problem_file_stops_the_report_and_is_named(tree: Path, shipped_params: Params) -> None:
     (tree / "results/problems/blocksworld/p.pddl").write_text("(define (problem p)", encoding="utf-8")
     with pytest.raises(PddlError, match=r"p\.pddl"):
-        report._select_samples(paths.results(), shipped)
+        report._select_samples(paths.results(), shipped_params)

@@ -71,8 +71,8 @@ def add_variants(tree: Path, params: Params) -> Params:
     """Add two variants at N = 200; returns parameters that request them."""
     for run in (Run("dense", 200, 3407), Run("uniform", 200, 3407)):
         write_run(tree, run, DOMAINS, 10, (0, 1, 4))
-    requested = {"dataset_size": 200, "run": ["uniform", "dense"]}
-    return params.model_copy(update={"ablations": params.ablations.model_copy(update=requested)})
+    request = {"dataset_size": 200, "run": ["uniform", "dense"]}
+    return params.model_copy(update={"ablations": params.ablations.model_copy(update=request)})
 
 
 def read_csv(root: Path, name: str) -> list[dict[str, str]]:
@@ -161,14 +161,14 @@ def test_several_seeds_are_pooled(tree: Path, params: Params) -> None:
     assert 0.6 < float(grpo["ci_low"]) < 0.85 < float(grpo["ci_high"]) <= 1
     by_seed = [row for row in read_csv(tree, "seeds") if (row["method"], row["dataset_size"]) == ("grpo", "100")]
     assert [(r["seed"], r["successes"]) for r in by_seed if r["shot_num"] == "0"] == [("1", "18"), ("3407", "16")]
-    paired = {(r["method_a"], r["method_b"]): r for r in read_csv(tree, "paired")[:3]}
-    row = paired["sft", "grpo"]
+    rows_by_pair = {(r["method_a"], r["method_b"]): r for r in read_csv(tree, "paired")[:3]}
+    row = rows_by_pair["sft", "grpo"]
     assert (row["seeds"], row["n"], row["test"], row["interval"]) == ("2", "20", "sign-flip", "bootstrap")
     assert int(row["both"]) + int(row["only_b"]) == 34
     assert float(row["difference"]) == 100 * (int(row["only_b"]) - int(row["only_a"])) / 40 == 30
     assert float(row["ci_low"]) < 30 < float(row["ci_high"])
     assert float(row["p"]) < 0.01
-    assert float(paired["base", "grpo"]["difference"]) == 55  # one base against both
+    assert float(rows_by_pair["base", "grpo"]["difference"]) == 55  # one base against both
     tex = (tree / "results/tables/shots.tex").read_text(encoding="utf-8")
     assert "stratified bootstrap over problems and 2 seeds; Wilson where there is one" in tex
     assert "exact sign-flip permutation test" in tex
@@ -193,8 +193,8 @@ def test_domains_table_compares_grpo_with_sft_in_each_domain(tree: Path, params:
     ]
     assert len(rows) == 3 * 2 * 2
     assert {(r["method_a"], r["method_b"], r["n"], r["difference"]) for r in rows} == {("sft", "grpo", "10", "30")}
-    adjusted = multipletests([float(r["p"]) for r in rows], method="holm")[1]
-    assert [float(r["p_holm"]) for r in rows] == pytest.approx(adjusted)
+    adjusted_p_values = multipletests([float(r["p"]) for r in rows], method="holm")[1]
+    assert [float(r["p_holm"]) for r in rows] == pytest.approx(adjusted_p_values)
     report.run(params)
     html = (tree / "results/report.html").read_text(encoding="utf-8").replace("&#39;", "'")
     assert "GRPO is significantly below SFT in 0 (with Holm's correction over all of them; 0 without it" in html
@@ -463,8 +463,8 @@ def test_csv_of_a_table_has_intervals_in_columns() -> None:
     table = Table("Two, rates", ["method", "1 shot", "note"], [["a, b", "50.0 [40.1, 59.9]", "x [1]"], ["c", "", "y"]])
     assert table.file == "two-rates.csv"
     assert table.csv == 'method,1 shot,"1 shot, low","1 shot, high",note\n"a, b",50.0,40.1,59.9,x [1]\nc,,,,y\n'
-    grouped = Table("t", ["m", "1", "1"], [["a", "1", "2"]], groups=[("", 1), ("plain", 1), ("dialects", 1)])
-    assert grouped.csv.startswith("m,plain: 1,dialects: 1\n")
+    grouped_table = Table("t", ["m", "1", "1"], [["a", "1", "2"]], groups=[("", 1), ("plain", 1), ("dialects", 1)])
+    assert grouped_table.csv.startswith("m,plain: 1,dialects: 1\n")
 
 
 def test_domain_by_bucket_shows_base_and_best(tree: Path, params: Params) -> None:
@@ -523,9 +523,9 @@ def test_time_is_summed_over_the_stages_of_a_kind() -> None:
 def test_page_shows_where_training_departed_from_the_schedule(tree: Path, params: Params) -> None:
     write_other_results(tree, (100, 200), DOMAINS)
     path = tree / "results/training/grpo-200-3407/consumed.parquet"
-    consumed = pd.read_parquet(path)
-    consumed.loc[5, "id"] = "another"
-    consumed.iloc[:-2].to_parquet(path)
+    frame = pd.read_parquet(path)
+    frame.loc[5, "id"] = "another"
+    frame.iloc[:-2].to_parquet(path)
     html = render_page(tree, params)
     assert "<strong>Training consumed other problems than scheduled</strong>" in html
     assert re.search(r"<li>3 rows differ <span[^>]*>\(GRPO, N = 200, seed 3407\)", html)
@@ -534,8 +534,8 @@ def test_page_shows_where_training_departed_from_the_schedule(tree: Path, params
 def test_page_shows_no_departure_where_validation_stopped_training(tree: Path, params: Params) -> None:
     write_other_results(tree, (100, 200), DOMAINS)
     folder = tree / "results/training/grpo-200-3407"
-    consumed = pd.read_parquet(folder / "consumed.parquet")
-    consumed[consumed["step"] < 2].to_parquet(folder / "consumed.parquet")
+    frame = pd.read_parquet(folder / "consumed.parquet")
+    frame[frame["step"] < 2].to_parquet(folder / "consumed.parquet")
     assert "Training consumed other problems than scheduled" in render_page(tree, params)
     metrics = json.loads((folder / "metrics.json").read_text())
     write_json(folder / "metrics.json", metrics | {"stop_step": 2})
@@ -638,17 +638,23 @@ def test_a_task_without_a_section_gets_the_generic_one(
 
 
 def test_track_lists_results_by_content_without_models_and_timings(tree: Path) -> None:
-    hidden = "dialects/.snakemake_timestamp"
-    for name in ("predictions/base-0.jsonl", "models/base-0/x", "timing/sft.json", "embeddings.safetensors", hidden):
+    hidden_file = "dialects/.snakemake_timestamp"
+    for name in (
+        "predictions/base-0.jsonl",
+        "models/base-0/x",
+        "timing/sft.json",
+        "embeddings.safetensors",
+        hidden_file,
+    ):
         (tree / "results/selectors" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "results/selectors" / name).write_text("abc", encoding="utf-8")
     track.run("selectors")
     track.run("economy")
-    listed = json.loads((tree / "results/tables/tracks/selectors.json").read_text(encoding="utf-8"))
+    document = json.loads((tree / "results/tables/tracks/selectors.json").read_text(encoding="utf-8"))
     digest = "900150983cd24fb0d6963f7d28e17f72"  # of `abc`, RFC 1321
-    assert listed["track"] == "selectors"
+    assert document["track"] == "selectors"
     names = ("embeddings.safetensors", "predictions/base-0.jsonl")
-    assert listed["files"] == {f"results/selectors/{name}": digest for name in names}
+    assert document["files"] == {f"results/selectors/{name}": digest for name in names}
     empty = json.loads((tree / "results/tables/tracks/economy.json").read_text(encoding="utf-8"))
     assert empty == {"track": "economy", "files": {}}
 

@@ -74,7 +74,7 @@ def choose_examples(selector: str, domain: str, i: int) -> list[str]:
 def build_row(run: Run, domain: str, i: int, shot_num: int) -> dict[str, Any]:
     """The prediction on problem i, right where a fixed shuffle of the problems puts it below the selector's skill."""
     position = (5 * i + 3 * (domain == "ferry") + 4 * (run.seed == 1)) % PROBLEMS
-    solved = position < SKILL[run.method] + (run.size > 100) + (shot_num > 1)
+    success = position < SKILL[run.method] + (run.size > 100) + (shot_num > 1)
     ids = choose_examples(run.method, domain, i)[:shot_num]
     examples = "".join(f"objects of {id} {HOSTILE} plan (a)\n<end>\n" for id in ids)
     return build_prediction("base", 0, domain, i, shot_num) | {
@@ -83,8 +83,8 @@ def build_row(run: Run, domain: str, i: int, shot_num: int) -> dict[str, Any]:
         "seed": run.seed or 3407,
         "shot_ids": ids,
         "prompt": f"{examples}objects of the query {domain}-{i:03} plan",
-        "label": "success_plans" if solved else "goal_not_satisfied",
-        "success": solved,
+        "label": "success_plans" if success else "goal_not_satisfied",
+        "success": success,
     }
 
 
@@ -114,10 +114,10 @@ def write_training(root: Path, seeds: tuple[int, ...] = (3407,)) -> None:
     for run in (Run(*values) for values in product(POINTERS, SIZES, seeds)):
         folder = root / f"results/selectors/training/{run.name}"
         folder.mkdir(parents=True, exist_ok=True)
-        extra = {"pointer-rce": "temperature", "pointer-grpo": "kl,beta"}.get(run.method, "share_of_luck")
+        column = {"pointer-rce": "temperature", "pointer-grpo": "kl,beta"}.get(run.method, "share_of_luck")
         numbers = {"pointer-grpo": "0.05,0.1"}.get(run.method, "1.5")
         steps = "".join(f"{s},{1 / (s + run.size)},{numbers}\n" for s in range(6))
-        (folder / "steps.csv").write_text(f"step,loss,{extra}\n{steps}", encoding="utf-8")
+        (folder / "steps.csv").write_text(f"step,loss,{column}\n{steps}", encoding="utf-8")
         epochs = "0,,0.25,False\n1,2.5,0.25,False\n2,2.0,0.5,True\n3,1.5,0.25,False\n"
         (folder / "epochs.csv").write_text(f"epoch,loss,validation_success,kept\n{epochs}", encoding="utf-8")
         write_json(folder / "metrics.json", {"run": run.as_dict("selectors"), "epochs": 3, "best": 2})
@@ -130,8 +130,8 @@ def write_training(root: Path, seeds: tuple[int, ...] = (3407,)) -> None:
 
 
 @pytest.fixture(scope="module")
-def params(shipped: Params) -> Params:
-    return shipped.model_copy(update={"compare": shipped.compare.model_copy(update={"resamples": 200})})
+def params(shipped_params: Params) -> Params:
+    return shipped_params.model_copy(update={"compare": shipped_params.compare.model_copy(update={"resamples": 200})})
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def tree(project: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory, params: Params) -> Path:
+def rendered_root(tmp_path_factory: pytest.TempPathFactory, params: Params) -> Path:
     """Such a project with tables and page; read-only."""
     root = tmp_path_factory.mktemp("rendered")
     with contextlib.chdir(root):
@@ -186,8 +186,8 @@ def read_page(root: Path) -> str:
     return (root / "results/report.html").read_text(encoding="utf-8")
 
 
-def test_success_table_has_each_run_by_domain(rendered: Path) -> None:
-    rows = read_table(rendered, "success")
+def test_success_table_has_each_run_by_domain(rendered_root: Path) -> None:
+    rows = read_table(rendered_root, "success")
     columns = "selector,dataset_size,seed,shot_num,domain,n,successes,success_rate,ci_low,ci_high"
     assert ",".join(rows[0]) == f"{columns},detectable_difference"
     assert list(dict.fromkeys(row["selector"] for row in rows)) == list(SELECTORS)
@@ -204,17 +204,19 @@ def test_success_table_has_each_run_by_domain(rendered: Path) -> None:
 GRPO = ("pointer-grpo", "200", "1", "all")
 
 
-def test_plain_problems_and_dialects_add_up_to_all_problems(rendered: Path) -> None:
-    rows, everything = read_table(rendered, "groups"), read_table(rendered, "success")
+def test_plain_problems_and_dialects_add_up_to_all_problems(rendered_root: Path) -> None:
+    rows, success_rows = read_table(rendered_root, "groups"), read_table(rendered_root, "success")
     columns = "selector,dataset_size,seed,shot_num,dialect,n,successes,success_rate,ci_low,ci_high"
     assert ",".join(rows[0]) == f"{columns},detectable_difference"
     assert [(row["dialect"], row["n"]) for row in rows[:2]] == [("plain", "8"), ("dialects", "24")]
-    whole = [int(row["successes"]) for row in everything if row["domain"] == "all"]
-    assert [int(a["successes"]) + int(b["successes"]) for a, b in zip(rows[::2], rows[1::2], strict=True)] == whole
+    success_counts = [int(row["successes"]) for row in success_rows if row["domain"] == "all"]
+    assert [
+        int(a["successes"]) + int(b["successes"]) for a, b in zip(rows[::2], rows[1::2], strict=True)
+    ] == success_counts
 
 
-def test_paired_table_tests_each_pair_on_the_same_problems(rendered: Path) -> None:
-    table = pd.read_csv(rendered / "results/selectors/tables/paired.csv", dtype={"shot_num": str})
+def test_paired_table_tests_each_pair_on_the_same_problems(rendered_root: Path) -> None:
+    table = pd.read_csv(rendered_root / "results/selectors/tables/paired.csv", dtype={"shot_num": str})
     # three kinds of problems; all numbers of shots together, one, two; six pairs at each N, and that of the two rules
     assert len(table) == 3 * 3 * (6 * 2 + 1)
     rules = table[(table["method_a"] == "random") & (table["method_b"] == "similarity")]
@@ -223,13 +225,13 @@ def test_paired_table_tests_each_pair_on_the_same_problems(rendered: Path) -> No
     tests = [mcnemar([[r.both, r.only_a], [r.only_b, 0]], exact=True).pvalue for r in single.itertuples()]
     assert list(single["p"]) == pytest.approx(tests, rel=1e-5)
     assert set(single["test"]) == {"mcnemar"}
-    pooled = table[table["shot_num"] == "all"]
-    assert set(pooled["test"]) == {"sign-flip"}
+    all_rows = table[table["shot_num"] == "all"]
+    assert set(all_rows["test"]) == {"sign-flip"}
     families = table.groupby(["method_a", "method_b", "dialect", table["shot_num"] == "all"])
     assert sorted(len(family) for _, family in families)[-1] == 4  # two N, two numbers of shots
     for _, family in families:
         assert list(family["p_holm"]) == pytest.approx(adjust_p_values(list(family["p"])), rel=1e-5)
-    success = read_table(rendered, "success")
+    success = read_table(rendered_root, "success")
     rate = {(r["selector"], int(r["dataset_size"]), r["shot_num"]): r for r in success if r["domain"] == "all"}
     for row in single[single["dialect"] == "all"].itertuples():
         a, b = (
@@ -244,8 +246,8 @@ def test_paired_table_tests_each_pair_on_the_same_problems(rendered: Path) -> No
     assert set(words) == {"better", "worse", "statistically tied"}
 
 
-def test_cells_mark_the_best_selector_without_the_oracle(rendered: Path) -> None:
-    table = pd.read_csv(rendered / "results/selectors/tables/cells.csv")
+def test_cells_mark_the_best_selector_without_the_oracle(rendered_root: Path) -> None:
+    table = pd.read_csv(rendered_root / "results/selectors/tables/cells.csv")
     assert not table[table["selector"] == "oracle"][["best", "tied"]].any(axis=None)
     best = table[table["best"] & (table["dialect"] == "all")]
     assert list(best["selector"] + "-" + best["dataset_size"].astype(str)) == ["pointer-grpo-200"] * 2
@@ -254,8 +256,8 @@ def test_cells_mark_the_best_selector_without_the_oracle(rendered: Path) -> None
     assert list(table["selector"].drop_duplicates()) == list(SELECTORS)
 
 
-def test_choices_are_counted(rendered: Path) -> None:
-    rows = {(r["selector"], r["dataset_size"], r["shot_num"]): r for r in read_table(rendered, "shots")}
+def test_choices_are_counted(rendered_root: Path) -> None:
+    rows = {(r["selector"], r["dataset_size"], r["shot_num"]): r for r in read_table(rendered_root, "shots")}
     random, similarity, grpo = (rows[key, size, "2"] for key, size in
                                 (("random", "0"), ("similarity", "0"), ("pointer-grpo", "200")))  # fmt: skip
     assert [float(r["own_domain"]) for r in (random, similarity, grpo)] == [0, 1, 1]
@@ -271,15 +273,15 @@ def test_choices_are_counted(rendered: Path) -> None:
 @given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True), min_size=1, max_size=8))
 def test_effective_examples_are_between_one_and_the_distinct_ones(shots: list[list[str]]) -> None:
     run = {"method": "random", "dataset_size": 0, "seed": 1, "shot_num": 4, "domain": "ferry", "dialect_number": 0}
-    frame = pd.DataFrame([run | {"id": str(i), "shot_ids": own} for i, own in enumerate(shots)])
-    found = compute_choices(frame, dict.fromkeys("abcdef", ProblemDialect("ferry", 0))).iloc[0]
-    assert found["distinct_examples"] == len({shot for own in shots for shot in own})
-    assert 1 - 1e-9 <= found["effective_examples"] <= found["distinct_examples"] + 1e-9
-    assert found["own_dialect"] == 1
+    frame = pd.DataFrame([run | {"id": str(i), "shot_ids": shot_ids} for i, shot_ids in enumerate(shots)])
+    choices = compute_choices(frame, dict.fromkeys("abcdef", ProblemDialect("ferry", 0))).iloc[0]
+    assert choices["distinct_examples"] == len({shot for shot_ids in shots for shot in shot_ids})
+    assert 1 - 1e-9 <= choices["effective_examples"] <= choices["distinct_examples"] + 1e-9
+    assert choices["own_dialect"] == 1
 
 
-def test_metrics_hold_success_of_each_selector_at_its_largest_size(rendered: Path) -> None:
-    metrics = json.loads((rendered / "results/selectors/tables/metrics.json").read_text(encoding="utf-8"))
+def test_metrics_hold_success_of_each_selector_at_its_largest_size(rendered_root: Path) -> None:
+    metrics = json.loads((rendered_root / "results/selectors/tables/metrics.json").read_text(encoding="utf-8"))
     assert metrics["pointer-grpo"] == pytest.approx((12 + 13) / 32)
     assert metrics["random"] == pytest.approx((2 + 3) / 32, abs=1e-6)
     assert set(metrics) == set(SELECTORS)
@@ -303,9 +305,9 @@ def test_seeds_are_pooled_in_comparisons_only(tree: Path, params: Params) -> Non
         ("pointer-sft", "100", "1"),
         ("pointer-sft", "100", "3407"),
     ]
-    paired = {(r["method_a"], r["method_b"], r["dataset_size"], r["shot_num"], r["dialect"]): r
+    rows_by_pair = {(r["method_a"], r["method_b"], r["dataset_size"], r["shot_num"], r["dialect"]): r
               for r in read_table(tree, "paired")}  # fmt: skip
-    row = paired["similarity", "pointer-grpo", "200", "1", "all"]
+    row = rows_by_pair["similarity", "pointer-grpo", "200", "1", "all"]
     assert (row["seeds"], row["n"], row["test"], row["interval"]) == ("2", "32", "sign-flip", "bootstrap")
     cells = [r for r in read_table(tree, "cells") if r["dialect"] == "all"]
     assert {(r["selector"], r["seeds"]) for r in cells} == {
@@ -366,8 +368,8 @@ def select_selectors(html: str) -> str:
     return select_section(html, "selectors")
 
 
-def test_page_compares_the_selectors(rendered: Path) -> None:
-    html = read_page(rendered)
+def test_page_compares_the_selectors(rendered_root: Path) -> None:
+    html = read_page(rendered_root)
     section = select_selectors(html)
     sentence = (
         "With worked examples chosen by pointer-grpo (N = 200), the frozen model solves 78.1 % of 32 test problems "
@@ -386,8 +388,8 @@ def test_page_compares_the_selectors(rendered: Path) -> None:
     assert "No measures of the beams: " in section
 
 
-def test_heat_table_is_shaded_by_success_and_marked(rendered: Path) -> None:
-    section = select_selectors(read_page(rendered))
+def test_heat_table_is_shaded_by_success_and_marked(rendered_root: Path) -> None:
+    section = select_selectors(read_page(rendered_root))
     caption = "<caption><span>Success in percent of a frozen model, by selector"
     table = section[section.index(caption) :].partition("</table>")[0]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table, flags=re.DOTALL)
@@ -423,9 +425,9 @@ def test_samples_show_what_each_selector_chose_and_escape_it(tree: Path, params:
 
 
 def test_samples_prefer_other_domains_and_show_whole_chat_prompts() -> None:
-    def build_predictions(selector: str, solved: set[str]) -> list[Any]:
+    def build_predictions(selector: str, solved_ids: set[str]) -> list[Any]:
         run = Run(selector, 0 if selector in RULES else 200, 3407)
-        rows = [build_row(run, d, i, 2) | {"prompt": "a chat", "success": f"{d}-{i:03}" in solved}
+        rows = [build_row(run, d, i, 2) | {"prompt": "a chat", "success": f"{d}-{i:03}" in solved_ids}
                 for d in DOMAINS for i in range(4)]  # fmt: skip
         return [Prediction.model_validate(row) for row in rows]
 

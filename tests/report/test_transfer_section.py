@@ -66,9 +66,9 @@ def test_finding_on_renamed_problems_is_about_the_last_method_without_examples(r
 
 
 def test_finding_on_unseen_domains_says_where_success_is_above_zero() -> None:
-    def describe(*successes: int, known: bool = False) -> str:
+    def describe(*successes: int, known_to_base: bool = False) -> str:
         rows = [
-            build_row("unseen", "grpo", k, count, domain=domain, known_to_base=known)
+            build_row("unseen", "grpo", k, count, domain=domain, known_to_base=known_to_base)
             for domain in ("all", "elevator")
             for k, count in enumerate(successes)
         ]
@@ -82,7 +82,9 @@ def test_finding_on_unseen_domains_says_where_success_is_above_zero() -> None:
     assert describe(0) == f"{start}: no success is shown."
     assert describe(0, 5) == f"{start}, with 1 shot 10.0 [0.0, 20.0] %: no success is shown."
     assert describe(0, 6, 20).endswith("with 2 shots 40.0 [30.0, 50.0] %: success is above 0 with 1, 2 shots.")
-    assert describe(10, known=True).endswith("but models/base has tokens for this domain and was pretrained on it.")
+    assert describe(10, known_to_base=True).endswith(
+        "but models/base has tokens for this domain and was pretrained on it."
+    )
 
 
 def test_finding_on_larger_problems_names_base_too() -> None:

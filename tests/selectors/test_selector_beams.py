@@ -61,8 +61,8 @@ def test_written_beams_are_read_back_unchanged(
 
 def build_entry(**changes: Any) -> dict[str, Any]:
     """Two beams of the query p0 as other systems write them."""
-    required = {"id_list": [["p1", "p2", "p0"], ["p3", "p1", "p0"]], "score_list": [0.045, 0.046]}
-    return {name: value for name, value in (required | changes).items() if value is not None}
+    values = {"id_list": [["p1", "p2", "p0"], ["p3", "p1", "p0"]], "score_list": [0.045, 0.046]}
+    return {name: value for name, value in (values | changes).items() if value is not None}
 
 
 def read_data(tmp_path: Path, data: Any, **arguments: Any) -> list[QueryBeams]:
@@ -115,10 +115,10 @@ def test_equal_scores_keep_the_order_of_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_errors_name_file_query_and_beam(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BeamsError) as raised:
+    with pytest.raises(BeamsError) as error:
         read_data(tmp_path, {"p0": build_entry(**changes)})
-    assert f"{tmp_path / FILE}: query 'p0'" in str(raised.value)
-    assert message in str(raised.value)
+    assert f"{tmp_path / FILE}: query 'p0'" in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_errors_name_file_query_and_beam(tmp_path: Path, changes: dict[str, Any]
     ],
 )
 def test_files_in_another_format_raise(tmp_path: Path, data: Any, message: str) -> None:
-    with pytest.raises(BeamsError) as raised:
+    with pytest.raises(BeamsError) as error:
         read_data(tmp_path, data)
-    assert str(tmp_path / FILE) in str(raised.value)
-    assert message in str(raised.value)
+    assert str(tmp_path / FILE) in str(error.value)
+    assert message in str(error.value)
 
 
 def test_writing_a_score_of_nan_raises(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_pools_hold_neither_the_query_nor_its_renamings(training: list[Any], que
         return f"{problem.domain} {len(problem.prompt)}"
 
     pool = sample_pool(query, training, core_digest, size, seed)
-    allowed = {problem.id for problem in PROBLEMS if core_digest(problem) != core_digest(query)}
-    assert len({problem.id for problem in pool}) == len(pool) == min(size, len(allowed))
-    assert {problem.id for problem in pool} <= allowed
+    allowed_ids = {problem.id for problem in PROBLEMS if core_digest(problem) != core_digest(query)}
+    assert len({problem.id for problem in pool}) == len(pool) == min(size, len(allowed_ids))
+    assert {problem.id for problem in pool} <= allowed_ids
     assert pool == sample_pool(query, PROBLEMS, core_digest, size, seed)
 
 
@@ -191,12 +191,12 @@ def test_a_wide_search_finds_the_best_sequences(queries: list[tuple[int, int, di
     beams, pool_scores = search_sequences(
         [size for size, *_ in queries], build_score(tables), beams=100, shot_num=shot_num, shortlist=None
     )
-    for (size, _, table), kept, scores in zip(queries, beams, pool_scores, strict=True):
+    for (size, _, table), best_beams, scores in zip(queries, beams, pool_scores, strict=True):
         assert scores == [table[(example,)] for example in range(size)]
         expected = sorted((table[indices] for indices in permutations(range(size), shot_num)), reverse=True)
-        assert [value for _, value in kept] == expected
-        assert len({indices for indices, _ in kept}) == len(kept)
-        assert all(table[indices] == value for indices, value in kept)
+        assert [value for _, value in best_beams] == expected
+        assert len({indices for indices, _ in best_beams}) == len(best_beams)
+        assert all(table[indices] == value for indices, value in best_beams)
 
 
 @given(score_tables(), st.integers(1, 4), st.integers(1, 4))
@@ -205,21 +205,21 @@ def test_a_narrow_search_keeps_the_best_at_each_step(
 ) -> None:
     """Compared with a simple implementation."""
     size, shot_num, table = query
-    scored: list[tuple[int, tuple[int, ...]]] = []
+    scored_sequences: list[tuple[int, tuple[int, ...]]] = []
 
     def score(sequences: Sequence[tuple[int, tuple[int, ...]]]) -> list[float]:
-        scored.extend(sequences)
+        scored_sequences.extend(sequences)
         return [table[indices] for _, indices in sequences]
 
     limits = {"beams": beams, "shot_num": shot_num, "shortlist": shortlist}
     [sequences], _ = search_sequences([size], score, **limits)
-    ranked = sorted(range(size), key=lambda example: -table[(example,)])
-    kept: list[tuple[int, ...]] = [(example,) for example in ranked][:beams]
+    order = sorted(range(size), key=lambda example: -table[(example,)])
+    best_sequences: list[tuple[int, ...]] = [(example,) for example in order][:beams]
     for _ in range(shot_num - 1):
-        longer = [(e, *k) for k in kept for e in [e for e in ranked if e not in k][:shortlist]]
-        kept = sorted(longer, key=lambda indices: -table[indices])[:beams]
-    assert sequences == [(indices, table[indices]) for indices in kept]
-    assert len(scored) == len(set(scored)) == count_sequences(size, **limits)
+        longer = [(e, *k) for k in best_sequences for e in [e for e in order if e not in k][:shortlist]]
+        best_sequences = sorted(longer, key=lambda indices: -table[indices])[:beams]
+    assert sequences == [(indices, table[indices]) for indices in best_sequences]
+    assert len(scored_sequences) == len(set(scored_sequences)) == count_sequences(size, **limits)
 
 
 def test_sequences_that_are_too_long_are_never_kept() -> None:
@@ -248,9 +248,9 @@ def test_groups_share_their_prefix_and_save_tokens(sequences: list[list[int]], l
     for group in groups:
         assert len({tuple(sequences[i][: group.length]) for i in group.members}) == 1
         assert all(len(sequences[i]) > group.length for i in group.members)
-    saved = sum((len(group.members) - 1) * group.length for group in groups)
+    saved_tokens = sum((len(group.members) - 1) * group.length for group in groups)
     alike = Counter(tuple(tokens[:length]) for tokens in sequences if len(tokens) > length)
-    assert saved >= sum((count - 1) * length for count in alike.values())  # no common length saves more
+    assert saved_tokens >= sum((count - 1) * length for count in alike.values())  # no common length saves more
 
 
 def test_prefixes_have_the_length_that_saves_most() -> None:

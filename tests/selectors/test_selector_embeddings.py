@@ -30,9 +30,9 @@ LAYERS = (0, -1)
 PROMPTS = [[3, 4, 5], [6], [3, 4, 5, 6, 7, 8, 9], [7, 8], [3, 9, 5]]
 
 
-def test_a_model_embedding_is_the_mean_state_of_the_prompts_tokens(tmp_path: Path, shipped: Params) -> None:
+def test_a_model_embedding_is_the_mean_state_of_the_prompts_tokens(tmp_path: Path, shipped_params: Params) -> None:
     write_base(tmp_path / "base")
-    model, _ = load_model(shipped.model, str(tmp_path / "base"), 40, 0)
+    model, _ = load_model(shipped_params.model, str(tmp_path / "base"), 40, 0)
     together = compute_model_embeddings(model, PROMPTS, 1000, LAYERS)
     assert together.shape == (5, 2, 32)
     assert together.dtype == torch.float32
@@ -67,9 +67,9 @@ TEXTS = [
 
 
 def test_tfidf_is_of_predicates_not_of_object_names() -> None:
-    renamed = TEXTS[0].replace("b1", "b9")
-    marked = TEXTS[0].replace("handempty", "handempty-2")
-    one, same, other, ferry = compute_tfidf_embeddings(TEXTS, [TEXTS[0], renamed, marked, TEXTS[2]])
+    other_names = TEXTS[0].replace("b1", "b9")
+    other_predicates = TEXTS[0].replace("handempty", "handempty-2")
+    one, same, other, ferry = compute_tfidf_embeddings(TEXTS, [TEXTS[0], other_names, other_predicates, TEXTS[2]])
     assert torch.equal(one, same)
     assert one @ other < 0.95
     assert one @ ferry == 0
@@ -89,12 +89,12 @@ def test_tfidf_is_fitted_on_the_training_texts_only() -> None:
 @pytest.mark.parametrize("shape", [(9, 4), (9, 2, 4)])
 def test_training_vectors_are_centred_and_have_mean_length_1(shape: tuple[int, ...]) -> None:
     vectors = torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 50 + 7
-    standardised = standardise(vectors, num_training=6)
-    parts = standardised.view(9, -1, 4)[:6]
+    standardised_vectors = standardise(vectors, num_training=6)
+    parts = standardised_vectors.view(9, -1, 4)[:6]
     assert torch.allclose(parts.mean(0), torch.zeros(parts.shape[1:]), atol=1e-5)
     assert torch.allclose(parts.norm(dim=-1).mean(0), torch.ones(parts.shape[1]))
     vectors[7] *= 2
-    assert torch.equal(standardise(vectors, num_training=6)[:7], standardised[:7])
+    assert torch.equal(standardise(vectors, num_training=6)[:7], standardised_vectors[:7])
     with pytest.raises(EmbeddingsError, match="the same"):
         standardise(torch.ones(9, 4), num_training=6)
 
@@ -104,9 +104,9 @@ def test_written_embeddings_are_read_back_unchanged(tmp_path: Path) -> None:
     write_embeddings(tmp_path / "one.safetensors", vectors)
     write_embeddings(tmp_path / "two.safetensors", {name: vectors[name] for name in "abc"})
     assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "two.safetensors").read_bytes()
-    loaded = read_embeddings(tmp_path / "one.safetensors")
-    assert loaded.keys() == vectors.keys()
-    assert all(torch.equal(loaded[name], vectors[name]) for name in vectors)
+    embeddings = read_embeddings(tmp_path / "one.safetensors")
+    assert embeddings.keys() == vectors.keys()
+    assert all(torch.equal(embeddings[name], vectors[name]) for name in vectors)
     assert list(read_embeddings(tmp_path / "one.safetensors", ["c", "a"])) == ["c", "a"]
 
 
@@ -115,9 +115,9 @@ def test_a_matrix_is_read_by_the_ids_beside_it(tmp_path: Path, dtype: type) -> N
     matrix = np.arange(6).reshape(3, 2).astype(dtype)
     np.save(tmp_path / "own.npy", matrix)
     (tmp_path / "own.txt").write_text("p2\np1\np3\n")
-    loaded = read_embeddings(tmp_path / "own.npy", ["p1", "p2"])
-    assert {name: vector.tolist() for name, vector in loaded.items()} == {"p1": [2.0, 3.0], "p2": [0.0, 1.0]}
-    assert all(vector.dtype == torch.float32 for vector in loaded.values())
+    embeddings = read_embeddings(tmp_path / "own.npy", ["p1", "p2"])
+    assert {name: vector.tolist() for name, vector in embeddings.items()} == {"p1": [2.0, 3.0], "p2": [0.0, 1.0]}
+    assert all(vector.dtype == torch.float32 for vector in embeddings.values())
 
 
 def write_npy(array: object, ids: str | None = "a\nb\n") -> Callable[[Path], str]:

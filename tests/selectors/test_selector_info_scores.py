@@ -146,14 +146,14 @@ def test_flash_attention_shares_no_prefixes(network: tuple[Any, Any], attention:
 
 def test_common_prefixes_are_computed_once(network: tuple[Any, Any]) -> None:
     model, tokenizer = network
-    forwarded: list[int] = []
-    model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: forwarded.append(inputs[0].numel()))
+    token_counts: list[int] = []
+    model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: token_counts.append(inputs[0].numel()))
     query, *examples = RECORDS[:10]
     prompts = [(query, [*examples[:3], example]) for example in examples[3:]]
     InfoScorer(TASK, model, tokenizer, max_tokens=64, batch_tokens=1000)(prompts)
     lengths = [len(encode_prompt(tokenizer, TASK.prompt(query, examples), {})) for query, examples in prompts]
-    shared = len(encode_prompt(tokenizer, TASK.prompt(examples[2], examples[:2]), {}))
-    assert sum(forwarded) < sum(lengths) - (len(prompts) - 1) * shared / 2
+    prefix_length = len(encode_prompt(tokenizer, TASK.prompt(examples[2], examples[:2]), {}))
+    assert sum(token_counts) < sum(lengths) - (len(prompts) - 1) * prefix_length / 2
 
 
 def test_models_with_a_sliding_window_are_scored_without_sharing(network: tuple[Any, Any]) -> None:
@@ -225,12 +225,12 @@ def config(shipped_selectors: SelectorsConfig) -> SelectorsConfig:
 
 
 def test_beams_of_many_queries_are_those_of_one_at_a_time(
-    network: tuple[Any, Any], config: SelectorsConfig, shipped: Params
+    network: tuple[Any, Any], config: SelectorsConfig, shipped_params: Params
 ) -> None:
     queries = RECORDS[:5]
     pools = {query.id: sample_pool(query, RECORDS, lambda record: record.id, 6, "0") for query in queries}
     tally = Counter[str]()
-    prompt_config = shipped.prompt.model_copy(update={"max_tokens": 64})
+    prompt_config = shipped_params.prompt.model_copy(update={"max_tokens": 64})
     rows = search_beams(TASK, *network, queries, pools, config, prompt_config, tally=tally)
     assert tally == {"sequences": 5 * (6 + 3 * 3), "too_long": 0}
     by_id = {record.id: record for record in RECORDS}
@@ -247,10 +247,10 @@ def test_beams_of_many_queries_are_those_of_one_at_a_time(
 
 
 def test_a_search_in_bfloat16_returns_float32_scores(
-    network: tuple[Any, Any], config: SelectorsConfig, shipped: Params
+    network: tuple[Any, Any], config: SelectorsConfig, shipped_params: Params
 ) -> None:
     query, by_id = RECORDS[0], {record.id: record for record in RECORDS}
-    prompt_config = shipped.prompt.model_copy(update={"max_tokens": 64})
+    prompt_config = shipped_params.prompt.model_copy(update={"max_tokens": 64})
     pools = {query.id: RECORDS[1:9]}
     [row] = search_beams(TASK, *network, [query], pools, config, prompt_config, precision="bfloat16")
     prompts = [(query, [by_id[example] for example in beam.examples]) for beam in row.beams]
@@ -269,16 +269,18 @@ def test_auto_precision_is_bfloat16_only_where_the_device_has_it(
     assert precision.choose_precision("float32", "cpu") == "float32"
 
 
-def test_a_pool_that_is_too_small_raises(network: tuple[Any, Any], config: SelectorsConfig, shipped: Params) -> None:
+def test_a_pool_that_is_too_small_raises(
+    network: tuple[Any, Any], config: SelectorsConfig, shipped_params: Params
+) -> None:
     pools = {"p00": RECORDS[1:2]}
     with pytest.raises(ValueError, match=r"query p00: 1 candidates for 2 examples; fix: .*shot_num"):
-        search_beams(TASK, *network, RECORDS[:1], pools, config, shipped.prompt)
+        search_beams(TASK, *network, RECORDS[:1], pools, config, shipped_params.prompt)
 
 
 def test_a_prompt_limit_too_low_for_any_example_raises(
-    network: tuple[Any, Any], config: SelectorsConfig, shipped: Params
+    network: tuple[Any, Any], config: SelectorsConfig, shipped_params: Params
 ) -> None:
     limit = len(encode_prompt(network[1], TASK.prompt(RECORDS[0], []), {}))
-    prompt_config = shipped.prompt.model_copy(update={"max_tokens": limit})
+    prompt_config = shipped_params.prompt.model_copy(update={"max_tokens": limit})
     with pytest.raises(ValueError, match=r"query p00: .* raise prompt\.max_tokens"):
         search_beams(TASK, *network, RECORDS[:1], {"p00": RECORDS[1:7]}, config, prompt_config)

@@ -27,8 +27,8 @@ def full_mask(values: torch.Tensor) -> torch.Tensor:
 
 def pad(values: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
     """The values followed by padding of extreme values, and the mask."""
-    padded = torch.tensor([[*values, 1e9, -1e9]], dtype=torch.float64)
-    return padded, torch.tensor([[True] * len(values) + [False] * 2])
+    row = torch.tensor([[*values, 1e9, -1e9]], dtype=torch.float64)
+    return row, torch.tensor([[True] * len(values) + [False] * 2])
 
 
 def test_z_scores() -> None:
@@ -41,8 +41,8 @@ def test_z_scores() -> None:
 def test_z_scores_do_not_depend_on_scale() -> None:
     scores = build_row(0.046, 0.045, 0.037, 0.031, 0.02)
     for factor in (1e-7, 1e-300, 1e100):
-        scaled = objectives.compute_z_scores(scores * factor, full_mask(scores))
-        torch.testing.assert_close(scaled, objectives.compute_z_scores(scores, full_mask(scores)))
+        z_scores = objectives.compute_z_scores(scores * factor, full_mask(scores))
+        torch.testing.assert_close(z_scores, objectives.compute_z_scores(scores, full_mask(scores)))
 
 
 @given(GROUP)
@@ -93,9 +93,9 @@ def build_log_probs(*logits: float) -> torch.Tensor:
     return torch.tensor(logits, dtype=torch.float64)[None, None, None].log_softmax(-1)
 
 
-def build_config(even: float, pool: float = 0.0, temperature: float = 1.0) -> SelectorSftConfig:
+def build_config(smoothing: float, pool: float = 0.0, temperature: float = 1.0) -> SelectorSftConfig:
     return SelectorSftConfig(
-        epochs=1, learning_rate=1, patience=1, label_smoothing=even, pool_weight=pool, pool_temperature=temperature
+        epochs=1, learning_rate=1, patience=1, label_smoothing=smoothing, pool_weight=pool, pool_temperature=temperature
     )
 
 
@@ -114,8 +114,8 @@ def test_soft_labels_follow_the_candidates_own_scores() -> None:
     soft_labels = objectives.compute_soft_labels(log_probs, pool_scores, build_config(0.1, 0.6, 2.0))[0, 0, 0]
     total = math.exp(1) + 1 + math.exp(-6)
     shares = [math.exp(1) / total, 1 / total, 0, 0, math.exp(-6) / total]
-    even = [0.025, 0.025, 0, 0.025, 0.025]
-    expected = [0.6 * share + smoothing for share, smoothing in zip(shares, even, strict=True)]
+    smoothing_shares = [0.025, 0.025, 0, 0.025, 0.025]
+    expected = [0.6 * share + smoothing for share, smoothing in zip(shares, smoothing_shares, strict=True)]
     assert soft_labels.tolist() == pytest.approx(expected)
 
 
@@ -125,13 +125,13 @@ def test_soft_labels_follow_the_candidates_own_scores() -> None:
     st.floats(0, 0.5),
     st.floats(0.1, 10),
 )
-def test_soft_labels_sum_to_their_share(scores: list[float], even: float, pool: float, temperature: float) -> None:
+def test_soft_labels_sum_to_their_share(scores: list[float], smoothing: float, pool: float, temperature: float) -> None:
     logits = torch.randn(1, 2, 3, len(scores), dtype=torch.float64)
     logits[..., 0] = -math.inf
     pool_scores = torch.tensor([scores], dtype=torch.float64)
-    config = build_config(even, pool, temperature)
+    config = build_config(smoothing, pool, temperature)
     soft_labels = objectives.compute_soft_labels(logits.log_softmax(-1), pool_scores, config)
-    assert torch.allclose(soft_labels.sum(-1), torch.tensor(even + pool, dtype=torch.float64))
+    assert torch.allclose(soft_labels.sum(-1), torch.tensor(smoothing + pool, dtype=torch.float64))
     assert bool((soft_labels[..., 0] == 0).all())
     assert bool((soft_labels >= 0).all())
 
@@ -144,8 +144,8 @@ def test_cross_entropy_is_the_mean_over_the_steps() -> None:
 
 def test_masked_candidates_get_no_gradient_and_no_nan() -> None:
     logits = torch.tensor([0.3, -0.2, 0.7], dtype=torch.float64, requires_grad=True)
-    masked = logits.masked_fill(torch.tensor([False, True, False]), -math.inf)
-    log_probs = masked.log_softmax(-1)[None, None, None]
+    masked_logits = logits.masked_fill(torch.tensor([False, True, False]), -math.inf)
+    log_probs = masked_logits.log_softmax(-1)[None, None, None]
     soft_labels = objectives.compute_soft_labels(log_probs, torch.tensor([[0.0, 1.0, 0.0]]), build_config(0.1, 0.1))
     objectives.compute_cross_entropy(log_probs, torch.tensor([[[0]]]), soft_labels).sum().backward()
     assert logits.grad is not None

@@ -48,10 +48,10 @@ def test_earlier_choices_and_padding_have_probability_zero_and_the_others_sum_to
     seed: int, sizes: list[int]
 ) -> None:
     query, pool, mask = build_inputs(seed, sizes)
-    chosen = sample_sequences(seed, sizes, beams=2, count=3)
-    probabilities = build_pointer().compute_log_probs(query, pool, mask, chosen).exp()
+    choices = sample_sequences(seed, sizes, beams=2, count=3)
+    probabilities = build_pointer().compute_log_probs(query, pool, mask, choices).exp()
     for step in range(3):
-        available = mask[:, None].expand(-1, 2, -1).scatter(-1, chosen[..., :step], False)
+        available = mask[:, None].expand(-1, 2, -1).scatter(-1, choices[..., :step], False)
         assert torch.equal(probabilities[:, :, step] > 0, available)
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(len(sizes), 2, 3))
 
@@ -60,22 +60,22 @@ def test_earlier_choices_and_padding_have_probability_zero_and_the_others_sum_to
 @given(seed=st.integers(0, 99), size=st.integers(4, 9))
 def test_the_order_of_the_pool_does_not_matter(seed: int, size: int) -> None:
     query, pool, mask = build_inputs(seed, [size])
-    chosen = sample_sequences(seed, [size], beams=2, count=3)
+    choices = sample_sequences(seed, [size], beams=2, count=3)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     pointer = build_pointer()
-    in_order = pointer.compute_log_probs(query, pool, mask, chosen)
-    permuted = pointer.compute_log_probs(query, pool[:, order], mask, order.argsort()[chosen])
-    torch.testing.assert_close(permuted, in_order[..., order])
+    in_order = pointer.compute_log_probs(query, pool, mask, choices)
+    permuted_log_probs = pointer.compute_log_probs(query, pool[:, order], mask, order.argsort()[choices])
+    torch.testing.assert_close(permuted_log_probs, in_order[..., order])
 
 
 def test_the_content_of_padding_does_not_matter() -> None:
     query, pool, mask = build_inputs(1, [5, 9])
-    chosen = sample_sequences(1, [5, 9], beams=2, count=4)
+    choices = sample_sequences(1, [5, 9], beams=2, count=4)
     pointer, other_pool = build_pointer(), pool.masked_fill(~mask[..., None], 7.0)
-    padded = pointer.compute_log_probs(query, other_pool, mask, chosen)
-    torch.testing.assert_close(padded, pointer.compute_log_probs(query, pool, mask, chosen))
-    unpadded = pointer.compute_log_probs(query[:1], pool[:1, :5], mask[:1, :5], chosen[:1])
-    torch.testing.assert_close(padded[:1, ..., :5], unpadded)
+    padded_log_probs = pointer.compute_log_probs(query, other_pool, mask, choices)
+    torch.testing.assert_close(padded_log_probs, pointer.compute_log_probs(query, pool, mask, choices))
+    unpadded_log_probs = pointer.compute_log_probs(query[:1], pool[:1, :5], mask[:1, :5], choices[:1])
+    torch.testing.assert_close(padded_log_probs[:1, ..., :5], unpadded_log_probs)
 
 
 def test_a_choice_depends_on_the_order_of_earlier_ones() -> None:
@@ -90,10 +90,10 @@ def test_a_choice_depends_on_the_order_of_earlier_ones() -> None:
 def test_greedy_choices_are_the_most_likely_at_each_step_and_distinct(seed: int, sizes: list[int]) -> None:
     query, pool, mask = build_inputs(seed, sizes)
     pointer = build_pointer(seed)
-    chosen = pointer.choose_greedily(query, pool, mask, 4)
-    log_probs = pointer.compute_log_probs(query, pool, mask, chosen[:, None])[:, 0]
-    assert torch.equal(log_probs.argmax(-1), chosen)
-    assert all(len(set(row)) == 4 for row in chosen.tolist())
+    choices = pointer.choose_greedily(query, pool, mask, 4)
+    log_probs = pointer.compute_log_probs(query, pool, mask, choices[:, None])[:, 0]
+    assert torch.equal(log_probs.argmax(-1), choices)
+    assert all(len(set(row)) == 4 for row in choices.tolist())
 
 
 def test_greedy_choices_use_no_dropout_and_restore_the_mode() -> None:
@@ -121,25 +121,25 @@ def test_whitening_removes_scale_and_correlation() -> None:
     embeddings = torch.randn(500, SIZE).double() @ torch.randn(SIZE, SIZE).double() + 5
     pointer = Pointer(SIZE, POINTER_CONFIG)
     pointer.set_whitening(embeddings.mean(0), embeddings.T.cov(correction=0))
-    whitened = (embeddings.float() - pointer.mean) @ pointer.whitening
-    torch.testing.assert_close(whitened.T.cov(correction=0), torch.eye(SIZE), atol=0.02, rtol=0)
+    whitened_embeddings = (embeddings.float() - pointer.mean) @ pointer.whitening
+    torch.testing.assert_close(whitened_embeddings.T.cov(correction=0), torch.eye(SIZE), atol=0.02, rtol=0)
 
 
 def test_embeddings_without_any_variance_can_be_whitened() -> None:
     pointer = Pointer(SIZE, POINTER_CONFIG).eval()
     pointer.set_whitening(torch.ones(SIZE), torch.zeros(SIZE, SIZE))
     _, pool, mask = build_inputs(5, [4])
-    chosen = pointer.choose_greedily(torch.ones(1, SIZE), torch.ones_like(pool), mask, 4)
-    assert sorted(chosen[0].tolist()) == [0, 1, 2, 3]
+    choices = pointer.choose_greedily(torch.ones(1, SIZE), torch.ones_like(pool), mask, 4)
+    assert sorted(choices[0].tolist()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_gradients_are_finite_for_equal_and_single_candidates(size: int) -> None:
     query, pool, mask = build_inputs(6, [size])
     pointer = build_pointer().train()
-    chosen = torch.arange(size)[None, None]
-    log_probs = pointer.compute_log_probs(query, pool[:, :1].expand(-1, size, -1).clone(), mask, chosen)
-    log_probs.gather(-1, chosen[..., None]).sum().backward()
+    choices = torch.arange(size)[None, None]
+    log_probs = pointer.compute_log_probs(query, pool[:, :1].expand(-1, size, -1).clone(), mask, choices)
+    log_probs.gather(-1, choices[..., None]).sum().backward()
     assert all(weights.grad is None or bool(weights.grad.isfinite().all()) for weights in pointer.parameters())
 
 
@@ -154,13 +154,14 @@ def test_a_saved_pointer_is_loaded_unchanged(tmp_path: Path) -> None:
     pointer.set_whitening(torch.randn(SIZE), torch.eye(SIZE) * 3)
     save_pointer(pointer, tmp_path)
     query, pool, mask = build_inputs(8, [7])
-    chosen = sample_sequences(8, [7], beams=1, count=3)
-    loaded = load_pointer(tmp_path)
+    choices = sample_sequences(8, [7], beams=1, count=3)
+    loaded_pointer = load_pointer(tmp_path)
     assert torch.equal(
-        loaded.compute_log_probs(query, pool, mask, chosen), pointer.compute_log_probs(query, pool, mask, chosen)
+        loaded_pointer.compute_log_probs(query, pool, mask, choices),
+        pointer.compute_log_probs(query, pool, mask, choices),
     )
-    assert loaded.config == POINTER_CONFIG
-    assert not loaded.training
+    assert loaded_pointer.config == POINTER_CONFIG
+    assert not loaded_pointer.training
 
 
 @pytest.mark.parametrize("text", ['{"embedding_size": 6}', "{", '{"hidden": 8}', "[]"])

@@ -100,9 +100,9 @@ def compute_log_prob(pointer: Pointer, groups: list[BeamGroup], beam: int) -> fl
         total = 0.0
         for group in groups:
             mask = torch.ones(1, len(group.pool), dtype=torch.bool)
-            chosen = group.beams[None, beam : beam + 1]
-            steps = pointer.compute_log_probs(group.query[None], group.pool[None], mask, chosen)
-            total += float(steps.gather(-1, chosen[..., None]).sum())
+            choices = group.beams[None, beam : beam + 1]
+            steps = pointer.compute_log_probs(group.query[None], group.pool[None], mask, choices)
+            total += float(steps.gather(-1, choices[..., None]).sum())
     return total / len(groups)
 
 
@@ -149,8 +149,8 @@ def test_a_resumed_run_ends_with_the_same_weights(
     build_config: BuildConfig, tmp_path: Path, method: Method, epoch: int
 ) -> None:
     config, groups = build_config(), build_groups(10)
-    uninterrupted = build_pointer(config)
-    expected = train(method, uninterrupted, groups, config, tmp_path / "a", validate=lambda _: 0.5)
+    straight_pointer = build_pointer(config)
+    expected = train(method, straight_pointer, groups, config, tmp_path / "a", validate=lambda _: 0.5)
 
     def interrupt(_: Pointer) -> float:
         nonlocal calls
@@ -167,18 +167,18 @@ def test_a_resumed_run_ends_with_the_same_weights(
     pointer = build_pointer(config)  # as in a new process
     history = train(method, pointer, groups, config, tmp_path / "b", validate=lambda _: 0.5, reference=reference)
     assert history == expected
-    assert are_same(copy_weights(pointer), copy_weights(uninterrupted))
+    assert are_same(copy_weights(pointer), copy_weights(straight_pointer))
 
 
 def test_a_checkpoint_of_other_inputs_is_ignored(build_config: BuildConfig, tmp_path: Path) -> None:
     config, pointer = build_config(), build_pointer(build_config())
     train("sft", pointer, build_groups(10), config, tmp_path)
     for groups, seed in ((build_groups(10, seed=1), 7), (build_groups(10), 8)):
-        fresh, resumed = build_pointer(config), build_pointer(config)
-        train("sft", fresh, groups, config, tmp_path / f"{seed}", seed=seed)
-        train("sft", resumed, groups, config, tmp_path, seed=seed)
-        assert are_same(copy_weights(fresh), copy_weights(resumed))
-        assert not are_same(copy_weights(fresh), copy_weights(pointer))
+        fresh_pointer, resumed_pointer = build_pointer(config), build_pointer(config)
+        train("sft", fresh_pointer, groups, config, tmp_path / f"{seed}", seed=seed)
+        train("sft", resumed_pointer, groups, config, tmp_path, seed=seed)
+        assert are_same(copy_weights(fresh_pointer), copy_weights(resumed_pointer))
+        assert not are_same(copy_weights(fresh_pointer), copy_weights(pointer))
 
 
 def test_a_checkpoint_of_other_validation_or_code_is_ignored(
@@ -205,7 +205,7 @@ def test_a_checkpoint_of_other_validation_or_code_is_ignored(
     assert count_epochs("b") == 3
 
 
-def test_what_validation_depends_on(shipped: PlanningParams, tmp_path: Path) -> None:
+def test_what_validation_depends_on(shipped_params: PlanningParams, tmp_path: Path) -> None:
     meta = Meta(scenario="d", domain_file="d.pddl", problem_file="p.pddl")
     problems = [Record(id=name, prompt="Plan.", meta=meta) for name in "abc"]
     (tmp_path / "model.safetensors").write_bytes(b"weights")
@@ -213,7 +213,7 @@ def test_what_validation_depends_on(shipped: PlanningParams, tmp_path: Path) -> 
         "problems": problems[:1],
         "pools": {"a": problems[1:]},
         "embeddings": {"a": torch.ones(2)},
-        "params": shipped,
+        "params": shipped_params,
         "model": tmp_path,
     }
     before = compute_fingerprint(**arguments)
@@ -222,7 +222,7 @@ def test_what_validation_depends_on(shipped: PlanningParams, tmp_path: Path) -> 
         {"problems": [problems[0].model_copy(update={"prompt": "Plan!"})]},
         {"pools": {"a": problems[2:]}},
         {"embeddings": {"a": torch.zeros(2)}},
-        {"params": shipped.model_copy(update={"seed": 1})},
+        {"params": shipped_params.model_copy(update={"seed": 1})},
     ]
     assert before not in [compute_fingerprint(**arguments | change) for change in changes]
     (tmp_path / "model.safetensors").write_bytes(b"others")
@@ -234,17 +234,17 @@ def test_a_damaged_checkpoint_is_set_aside_and_training_starts_anew(
     build_config: BuildConfig, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, groups = build_config(), build_groups(10)
-    straight, resumed = build_pointer(config), build_pointer(config)
-    history = train("sft", straight, groups, config, tmp_path)
+    straight_pointer, resumed_pointer = build_pointer(config), build_pointer(config)
+    history = train("sft", straight_pointer, groups, config, tmp_path)
     file = tmp_path / CHECKPOINT_FILE
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
-    damaged = {"truncated": content[:-1], "empty": b"", "bit": content, "foreign": save({"weight": torch.ones(3)})}
-    file.write_bytes(damaged[damage])
-    assert train("sft", resumed, groups, config, tmp_path) == history
-    assert are_same(copy_weights(straight), copy_weights(resumed))
+    contents = {"truncated": content[:-1], "empty": b"", "bit": content, "foreign": save({"weight": torch.ones(3)})}
+    file.write_bytes(contents[damage])
+    assert train("sft", resumed_pointer, groups, config, tmp_path) == history
+    assert are_same(copy_weights(straight_pointer), copy_weights(resumed_pointer))
     assert f"warning: {file} is not used" in capsys.readouterr().out
-    assert (tmp_path / f"unusable-{CHECKPOINT_FILE}").read_bytes() == damaged[damage]
+    assert (tmp_path / f"unusable-{CHECKPOINT_FILE}").read_bytes() == contents[damage]
 
 
 def test_the_best_epoch_is_kept_and_training_stops_without_a_better_one(

@@ -44,8 +44,8 @@ def test_models_base_is_replaced_file_by_file(project: Path, monkeypatch: pytest
     monkeypatch.setattr(held_out, "compute_held_out_metrics", lambda *_: {})
 
     def run(model: Saved) -> dict[str, str]:
-        trained: tuple[Any, ...] = model, Saved("tokenizer.json")
-        monkeypatch.setattr(base_model, "pretrain", lambda *_: trained)
+        network_and_tokenizer: tuple[Any, ...] = model, Saved("tokenizer.json")
+        monkeypatch.setattr(base_model, "pretrain", lambda *_: network_and_tokenizer)
         base.run()
         return {file.name: file.read_text() for file in folder.iterdir() if file.name != "metrics.json"}
 

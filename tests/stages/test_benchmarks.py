@@ -41,9 +41,9 @@ def test_a_checkout_is_read_by_its_configs(project: Path, small: Small) -> None:
     )
     problems.run(params)
     split.run(params)
-    accepted, reasons = read_accepted(), read_reasons()
-    assert Counter(row["meta"]["scenario"] for row in accepted) == {"blocksworld": 3, "mystery_blocksworld": 6}
-    plain = [row["meta"]["instance_id"] for row in accepted if row["meta"]["scenario"] == "blocksworld"]
+    rows, reasons = read_accepted(), read_reasons()
+    assert Counter(row["meta"]["scenario"] for row in rows) == {"blocksworld": 3, "mystery_blocksworld": 6}
+    plain = [row["meta"]["instance_id"] for row in rows if row["meta"]["scenario"] == "blocksworld"]
     assert sorted(plain) == [1, 2, 6]  # 0 is before `start`, 7 is after what the one-shot task asks for
     unknown = [reason for reason in reasons if "unknown domain: 'words'" in reason]
     others = sorted(reason for reason in reasons if reason not in unknown)
@@ -52,8 +52,8 @@ def test_a_checkout_is_read_by_its_configs(project: Path, small: Small) -> None:
     assert "bad PDDL: blocksworld/generated_basic/instance-3.pddl:1" in others[0]
     assert "no reference plan" in others[1]
     assert "duplicate: a renaming of problems.jsonl:1" in others[2]
-    obfuscated = next(row for row in accepted if row["meta"]["scenario"] == "mystery_blocksworld")
-    assert {line.split()[0] for line in obfuscated["response"].splitlines()} <= {
+    mystery_row = next(row for row in rows if row["meta"]["scenario"] == "mystery_blocksworld")
+    assert {line.split()[0] for line in mystery_row["response"].splitlines()} <= {
         "(attack",
         "(succumb",
         "(feast",
@@ -139,5 +139,5 @@ def test_ipc_folders_are_read_with_their_domain_files(project: Path, small: Smal
     problems.run(params)
     split.run(params)
     assert not read_rows(Path("results/split/quarantine.jsonl"))
-    found = {row["meta"]["problem_file"]: row["meta"] for row in read_accepted()}
-    assert {file: (meta["scenario"], meta["domain_file"]) for file, meta in found.items()} == expected
+    metas = {row["meta"]["problem_file"]: row["meta"] for row in read_accepted()}
+    assert {file: (meta["scenario"], meta["domain_file"]) for file, meta in metas.items()} == expected

@@ -151,9 +151,9 @@ def test_examples_are_nested_and_other_problems_of_the_domain(params_in_project:
     test, pool = evaluation.test, evaluation.pool
     for problem in [*test, *pool]:
         selections = [[example.id for example in sample_examples(problem, pool, n, seed)] for n in range(5)]
-        for count, selected in enumerate(selections):
-            assert len(selected) == len(set(selected)) == count
-            assert selected == selections[4][:count]
+        for count, selection in enumerate(selections):
+            assert len(selection) == len(set(selection)) == count
+            assert selection == selections[4][:count]
         candidates = {record.id for record in pool if record.domain == problem.domain} - {problem.id}
         assert set(selections[4]) <= candidates
     first, second = ([example.id for example in sample_examples(test[0], pool, 4, seed)] for seed in ("1", "2"))
@@ -171,17 +171,17 @@ def test_examples_that_do_not_fit_are_dropped_and_counted(params_in_project: Par
         prompt = params_in_project.prompt.model_copy(update={"max_tokens": max_tokens})
         return params_in_project.model_copy(update={"prompt": prompt})
 
-    full = evaluation.build_prompts(params_in_project)
-    max_tokens = max(count_tokens(prompt) for prompt in full if prompt.shot_num == 0) + 40
+    full_prompts = evaluation.build_prompts(params_in_project)
+    max_tokens = max(count_tokens(prompt) for prompt in full_prompts if prompt.shot_num == 0) + 40
     params = limit_prompts(max_tokens)
-    limited = evaluation.build_prompts(params)
-    assert all(count_tokens(prompt) <= max_tokens for prompt in limited)
-    for prompt, full_prompt in zip(limited, full, strict=True):
-        kept = full_prompt.examples[len(full_prompt.examples) - len(prompt.examples) :]
-        assert [example.id for example in prompt.examples] == [example.id for example in kept]
-    judged = complete_and_judge(evaluation.task, evaluation.model, tokenizer, limited, params)
-    metrics = build_predictions(judged, tokenizer, BASE, params.seed)[1]
-    assert metrics["shots_dropped"] == sum(prompt.shot_num - len(prompt.examples) for prompt in limited) > 0
+    prompts = evaluation.build_prompts(params)
+    assert all(count_tokens(prompt) <= max_tokens for prompt in prompts)
+    for prompt, full_prompt in zip(prompts, full_prompts, strict=True):
+        last_examples = full_prompt.examples[len(full_prompt.examples) - len(prompt.examples) :]
+        assert [example.id for example in prompt.examples] == [example.id for example in last_examples]
+    judged_completions = complete_and_judge(evaluation.task, evaluation.model, tokenizer, prompts, params)
+    metrics = build_predictions(judged_completions, tokenizer, BASE, params.seed)[1]
+    assert metrics["shots_dropped"] == sum(prompt.shot_num - len(prompt.examples) for prompt in prompts) > 0
     with pytest.raises(PromptTooLong, match=f"problem {evaluation.test[0].id}"):
         evaluation.build_prompts(limit_prompts(5))
 
@@ -247,10 +247,12 @@ def test_samples_have_the_verdicts_of_val(params_in_project: Params) -> None:
 
 
 def test_no_samples_load_no_model(params_in_project: Params) -> None:
-    missing = params_in_project.model_copy(
+    params = params_in_project.model_copy(
         update={"model": params_in_project.model.model_copy(update={"path": "nowhere"})}
     )
-    none = missing.evaluate.model_copy(update={"samples": missing.evaluate.samples.model_copy(update={"count": 0})})
-    sample.run(missing.model_copy(update={"evaluate": none}), BASE)
+    evaluate_config = params.evaluate.model_copy(
+        update={"samples": params.evaluate.samples.model_copy(update={"count": 0})}
+    )
+    sample.run(params.model_copy(update={"evaluate": evaluate_config}), BASE)
     assert read_rows(Path("results/samples/base-0.jsonl")) == []
     assert json.loads(Path("results/samples/base-0.json").read_text())["success_rate"] is None

@@ -67,8 +67,8 @@ def write_valid_problems(folder: Path, count: int, seed: int = 0) -> list[dict[s
         while len(digests) < count:
             file = write_problem(folder, domain, seed)
             seed += 1
-            parsed = load_problem(folder / file, load_domain(folder / domain / "domain.pddl"))
-            digest = hash_problem(parsed)
+            problem = load_problem(folder / file, load_domain(folder / domain / "domain.pddl"))
+            digest = hash_problem(problem)
             if digest not in digests:
                 digests.add(digest)
                 lines.append(build_line(file))
@@ -114,12 +114,12 @@ def test_json_lines_in_both_layouts_give_a_schedule(project: Path, small: Small,
     score.run(params)
     schedule.run(params, Run("grpo", 4, 3407))
     assert check_counts(40)["quarantined"] == 0
-    assert all(sum(side == wanted for side in read_splits().values()) > 0 for wanted in SIDES)
-    scored = [row for side in SIDES for row in read_rows(Path(f"results/score/{side}.jsonl"))]
-    assert {row["id"] for row in scored} == set(read_splits())
-    assert {row["score"] for row in scored if row["meta"]["scenario"] == "blocksworld"} == {20.0}
-    assert {row["score"] for row in scored if row["meta"]["scenario"] == "ferry"} == {29.0}
-    assert all(row["response"].startswith("(") for row in scored)
+    assert all(sum(side == name for side in read_splits().values()) > 0 for name in SIDES)
+    rows = [row for side in SIDES for row in read_rows(Path(f"results/score/{side}.jsonl"))]
+    assert {row["id"] for row in rows} == set(read_splits())
+    assert {row["score"] for row in rows if row["meta"]["scenario"] == "blocksworld"} == {20.0}
+    assert {row["score"] for row in rows if row["meta"]["scenario"] == "ferry"} == {29.0}
+    assert all(row["response"].startswith("(") for row in rows)
     with Path("results/score/difficulty.csv").open(encoding="utf-8") as flat:
         assert len(list(csv.DictReader(flat))) == 40
     slots = pq.read_table("results/schedules/grpo-4-3407.parquet").to_pylist()
@@ -214,8 +214,8 @@ def build_invalid_lines(folder: Path) -> list[tuple[dict[str, Any] | bytes, str]
     (bad_domain / "p.pddl").write_text((folder / good["meta"]["problem_file"]).read_text())
     lame_domain = folder / "lame"  # sound PDDL that VAL gives up: an action without parameters
     lame_domain.mkdir(exist_ok=True)
-    extra = "(:action sing :effect (handempty))\n  (:action pick-up"
-    (lame_domain / "domain.pddl").write_text(load_domain_text("blocksworld").replace("(:action pick-up", extra))
+    replacement = "(:action sing :effect (handempty))\n  (:action pick-up"
+    (lame_domain / "domain.pddl").write_text(load_domain_text("blocksworld").replace("(:action pick-up", replacement))
     (lame_domain / "p.pddl").write_text(write_and_read_problem(folder, 98))
     (folder / "blocksworld/latin.pddl").write_bytes(b"(define (problem caf\xe9))")
     deep = "(and " * 3000 + "(on b1 b2)" + ")" * 3000
@@ -270,8 +270,8 @@ def test_invalid_lines_go_to_quarantine_with_file_line_and_reason(project: Path,
     data = project / "data"
     (project / "outside.pddl").write_text("secret")
     good, bad = write_valid_problems(data, 6), build_invalid_lines(data)
-    mixed: list[dict[str, Any] | bytes] = [*good[:6], *(row for row, _ in bad), b"", b"   ", *good[6:]]
-    write_lines(data / "all.jsonl", mixed)
+    lines: list[dict[str, Any] | bytes] = [*good[:6], *(row for row, _ in bad), b"", b"   ", *good[6:]]
+    write_lines(data / "all.jsonl", lines)
     params = small(problems={"source": "jsonl", "path": "data"})
     problems.run(params)
     split.run(params)
@@ -301,13 +301,17 @@ def test_a_problem_with_and_without_constraints_is_on_one_side_of_the_split(proj
     split.run(params)
     metrics = check_counts(len(lines))
     assert metrics["quarantined"] == 0
-    found = {
+    sides_by_file = {
         row["meta"]["problem_file"]: (side, row["constrained"])
         for side in SIDES
         for row in read_rows(Path(f"results/split/{side}.jsonl"))
     }
-    plain = {file.removesuffix(".pddl"): side for file, (side, constrained) in found.items() if not constrained}
-    twins = {file.removesuffix("0.pddl"): side for file, (side, constrained) in found.items() if constrained}
+    plain = {
+        file.removesuffix(".pddl"): side for file, (side, is_constrained) in sides_by_file.items() if not is_constrained
+    }
+    twins = {
+        file.removesuffix("0.pddl"): side for file, (side, is_constrained) in sides_by_file.items() if is_constrained
+    }
     assert plain == twins
     assert len(twins) == sum(metrics["constrained"].values()) == 24
     assert set(plain.values()) >= {"train", "test"}
@@ -317,20 +321,20 @@ def test_a_problem_with_and_without_constraints_is_on_one_side_of_the_split(proj
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_constraints_change_nothing_else_in_generated_problems(small: Small, share: float) -> None:
     texts = {}
-    for kind in ("none", "safety"):
-        problems.run(small(problems={"constraints": kind, "constrained_share": share}))
-        texts[kind] = {path.name: path.read_text() for path in PROBLEMS.rglob("*_seed*.pddl")} | {
+    for constraints in ("none", "safety"):
+        problems.run(small(problems={"constraints": constraints, "constrained_share": share}))
+        texts[constraints] = {path.name: path.read_text() for path in PROBLEMS.rglob("*_seed*.pddl")} | {
             path.name: path.read_text() for path in PROBLEMS.rglob("ferry-*.pddl")
         }
     assert not any(":constraints" in text for text in texts["none"].values())
-    asked = [name for name, text in texts["safety"].items() if ":constraints" in text]
-    assert (len(asked) > 0) == (share > 0)
-    assert share == 1.0 or len(asked) < len(texts["safety"])
-    bare = {
+    constrained_names = [name for name, text in texts["safety"].items() if ":constraints" in text]
+    assert (len(constrained_names) > 0) == (share > 0)
+    assert share == 1.0 or len(constrained_names) < len(texts["safety"])
+    bare_texts = {
         name: text.replace("  (:requirements :constraints)\n", "").partition("\n  (:constraints")[0].rstrip(")\n")
         for name, text in texts["safety"].items()
     }
-    assert bare == {name: text.rstrip(")\n") for name, text in texts["none"].items()}
+    assert bare_texts == {name: text.rstrip(")\n") for name, text in texts["none"].items()}
     split.run(small(problems={"constraints": "safety", "constrained_share": share}))
     assert not read_quarantine()  # the reference plans satisfy the constraints
 
@@ -357,15 +361,15 @@ def test_the_split_of_a_problem_does_not_depend_on_other_problems(project: Path,
     lines = write_valid_problems(data, 25)
     params = small(problems={"source": "jsonl", "path": "data"})
     sides = []
-    for chosen in (lines[::2], lines, lines[::-1]):
-        write_lines(data / "all.jsonl", chosen)
+    for selection in (lines[::2], lines, lines[::-1]):
+        write_lines(data / "all.jsonl", selection)
         problems.run(params)
         split.run(params)
         sides.append(read_splits())
-    few, many, reversed_ = sides
-    assert few.items() < many.items()
-    assert many == reversed_
-    shares = Counter(many.values())
+    few_sides, all_sides, reversed_sides = sides
+    assert few_sides.items() < all_sides.items()
+    assert all_sides == reversed_sides
+    shares = Counter(all_sides.values())
     assert shares["train"] > shares["test"] > 0
 
 
@@ -447,11 +451,11 @@ def test_problems_of_unknown_difficulty_are_easy_and_counted(
     split.run(params)
     capfd.readouterr()
     score.run(params)
-    warned = capfd.readouterr().err
+    output = capfd.readouterr().err
     names = {row["meta"]["problem_file"] for row in lines[:2]}
-    assert all(warned.count(f"no difficulty in the name {name}") == 1 for name in names)
-    scored = [row for side in SIDES for row in read_rows(Path(f"results/score/{side}.jsonl"))]
-    assert {(r["score"], r["bucket"]) for r in scored if r["meta"]["problem_file"] in names} == {(0.0, "easy")}
+    assert all(output.count(f"no difficulty in the name {name}") == 1 for name in names)
+    rows = [row for side in SIDES for row in read_rows(Path(f"results/score/{side}.jsonl"))]
+    assert {(r["score"], r["bucket"]) for r in rows if r["meta"]["problem_file"] in names} == {(0.0, "easy")}
     assert json.loads(Path("results/score/metrics.json").read_text())["unmatched_names"] == 2
 
 
@@ -465,7 +469,7 @@ def test_bucket_thresholds_come_from_the_training_split_only(small: Small, capsy
     split.run(params)
     capsys.readouterr()
     score.run(params)
-    printed = capsys.readouterr().out
+    output = capsys.readouterr().out
     table = json.loads(Path("results/score/metrics.json").read_text())["domains"]["ferry"]
     train = read_rows(Path("results/score/train.jsonl"))
     assert table["count"] == len(train) == sum(table["buckets"].values())
@@ -480,7 +484,7 @@ def test_bucket_thresholds_come_from_the_training_split_only(small: Small, capsy
     for bucket in table["buckets"]:
         expected = [lengths[row["id"]] for row in train if row["bucket"] == bucket]
         assert table["reference_length"][bucket] == {"median": median(expected), "max": max(expected)}
-        assert f"{median(expected):g}, {max(expected)}" in printed
+        assert f"{median(expected):g}, {max(expected)}" in output
 
 
 @pytest.mark.parametrize(
@@ -520,20 +524,21 @@ def test_memory_does_not_grow_with_invalid_lines(small: Small) -> None:
             }
             yield b"{" + b"y" * 200
 
-    few = measure_peak_memory(params, [*good, *bad(1500)])  # enough for several processes
-    many = measure_peak_memory(params, [*good, *bad(5000)])
+    few_peak = measure_peak_memory(params, [*good, *bad(1500)])  # enough for several processes
+    many_peak = measure_peak_memory(params, [*good, *bad(5000)])
     assert len(read_quarantine()) == 10_000
-    assert many < 1.5 * few
+    assert many_peak < 1.5 * few_peak
 
 
 @pytest.mark.usefixtures("project")
 def test_memory_does_not_grow_with_valid_lines(small: Small) -> None:
     params = small()
     lines: list[dict[str, Any] | bytes] = [*write_valid_problems(PROBLEMS, 15)]
-    few = measure_peak_memory(params, lines * 4)  # Python keeps some freed memory
-    many = min(measure_peak_memory(params, lines * 20) for _ in range(2))  # threads of other tests allocate as well
+    few_peak = measure_peak_memory(params, lines * 4)  # Python keeps some freed memory
+    # threads of other tests allocate as well
+    many_peak = min(measure_peak_memory(params, lines * 20) for _ in range(2))
     check_counts(20 * len(lines))
-    assert many < 1.5 * few
+    assert many_peak < 1.5 * few_peak
 
 
 @pytest.mark.usefixtures("project")
@@ -579,8 +584,8 @@ def test_files_are_listed_in_the_order_of_sorted_paths(tmp_path: Path) -> None:
     assert list(iter_files(tmp_path, ("*.pddl",))) == expected
 
 
-def test_the_shipped_parameters_have_a_difficulty_for_every_generated_domain(shipped: PlanningParams) -> None:
-    assert set(shipped.problems.generated) <= set(shipped.difficulty)
+def test_the_shipped_parameters_have_a_difficulty_for_every_generated_domain(shipped_params: PlanningParams) -> None:
+    assert set(shipped_params.problems.generated) <= set(shipped_params.difficulty)
     assert (ROOT / "params.yaml").exists()
 
 

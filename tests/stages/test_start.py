@@ -46,11 +46,11 @@ def test_the_graph_has_the_weights_that_the_stage_reads(project: Path, start: st
             prefix = "" if file == "dvc.yaml" else f"{file}:"
             stage, grpo = stages[f"{prefix}start@100-3407-from0"], stages[f"{prefix}grpo@100-3407"]
             assert str(stage.deps[0]) == weights
-            upstream = {made.name for made in repo.index.graph.successors(stage)}
+            upstream = {upstream_stage.name for upstream_stage in repo.index.graph.successors(stage)}
             assert upstream == ({"sft@100-3407"} if start == "sft" else set())
-            needed = {made.name for made in repo.index.graph.successors(grpo)}
-            assert "start@100-3407-from0" in needed
-            assert "sft@100-3407" not in needed
+            grpo_upstream = {upstream_stage.name for upstream_stage in repo.index.graph.successors(grpo)}
+            assert "start@100-3407-from0" in grpo_upstream
+            assert "sft@100-3407" not in grpo_upstream
             params = load_params("planning" if prefix == "" else "economy")
             assert find_start_weights(params, RUN) == weights
 

@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, params: PlanningParams) -> 
 
 
 @pytest.fixture
-def built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[TransferProblem]:
+def built_problems(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[TransferProblem]:
     """The problems, in the current folder."""
     monkeypatch.chdir(folder)
     return list(read_transfer_problems(Path("results/transfer/problems.jsonl")))
@@ -85,8 +85,8 @@ def hash_core(file: Path) -> str:
     return hash_without_constraints(load_problem(file, load_domain(file.with_name("domain.pddl"))))
 
 
-def test_each_kind_has_its_problems(built: list[TransferProblem], params: PlanningParams) -> None:
-    counts = Counter((problem.kind, problem.domain) for problem in built)
+def test_each_kind_has_its_problems(built_problems: list[TransferProblem], params: PlanningParams) -> None:
+    counts = Counter((problem.kind, problem.domain) for problem in built_problems)
     assert counts == {
         ("renamed", "blocksworld"): 3,
         ("renamed", "ferry"): 2,
@@ -94,42 +94,44 @@ def test_each_kind_has_its_problems(built: list[TransferProblem], params: Planni
         ("larger", "ferry"): 3,
         ("unseen", "elevator"): 7,
     }
-    assert {problem.kind for problem in built if not problem.known_to_base} == {"unseen"}
-    assert len({problem.id for problem in built}) == len(built)
+    assert {problem.kind for problem in built_problems if not problem.known_to_base} == {"unseen"}
+    assert len({problem.id for problem in built_problems}) == len(built_problems)
     task = load_task(params, ROOT_FOLDER)
-    verdicts = task.judge([(problem, problem.response or "") for problem in built])
+    verdicts = task.judge([(problem, problem.response or "") for problem in built_problems])
     assert all(verdict.success for verdict in verdicts)  # by VAL
     metrics = json.loads(Path("results/transfer/metrics.json").read_text())
     assert metrics["not_copied"] == 0
     assert metrics["problems"]["larger"] == {"blocksworld": 3, "ferry": 3}
 
 
-def test_larger_and_unseen_problems_are_none_of_the_splits(built: list[TransferProblem]) -> None:
+def test_larger_and_unseen_problems_are_none_of_the_splits(built_problems: list[TransferProblem]) -> None:
     ids = {name: {row["id"] for row in read_rows(Path(f"results/score/{name}.jsonl"))} for name in
            ("train", "validation", "test", "held_out")}  # fmt: skip
-    seen = ids["train"] | ids["validation"] | ids["test"]
-    for problem in built:
+    split_ids = ids["train"] | ids["validation"] | ids["test"]
+    for problem in built_problems:
         assert (problem.id in ids["test"]) == (problem.kind == "renamed")
         assert (problem.id in ids["held_out"]) == (problem.kind == "unseen")
-        assert problem.kind == "renamed" or problem.id not in seen
-    larger = [problem for problem in built if problem.kind == "larger"]
+        assert problem.kind == "renamed" or problem.id not in split_ids
+    larger = [problem for problem in built_problems if problem.kind == "larger"]
     cores = {hash_core(ROOT_FOLDER / problem.meta.problem_file) for problem in larger}
-    generated = [file for domain in ("ferry", "blocksworld") for file in Path(f"results/problems/{domain}").iterdir()]
+    generated_files = [
+        file for domain in ("ferry", "blocksworld") for file in Path(f"results/problems/{domain}").iterdir()
+    ]
     assert len(cores) == len(larger)
-    assert cores.isdisjoint(hash_core(file) for file in generated if file.name != "domain.pddl")
+    assert cores.isdisjoint(hash_core(file) for file in generated_files if file.name != "domain.pddl")
     names = [Path(problem.meta.problem_file).name for problem in larger if problem.domain == "blocksworld"]
     assert {re.findall(r"_n(\d)_", name)[0] for name in names} <= {"5", "6"}
     assert {problem.bucket for problem in larger if problem.domain == "blocksworld"} == {"hard"}
 
 
 def test_examples_are_those_of_evaluation_and_never_the_problem(
-    built: list[TransferProblem], params: PlanningParams
+    built_problems: list[TransferProblem], params: PlanningParams
 ) -> None:
     task = load_task(params)
     pool = select_training_set(read_records(Path("results/score/train.jsonl")), 8)
     test = {record.id: record for record in read_records(Path("results/score/test.jsonl"))}
     held_out = {record.id for record in read_records(Path("results/score/held_out.jsonl"))}
-    for problem in built:
+    for problem in built_problems:
         ids = [example.id for example in problem.examples]
         if problem.kind == "renamed":
             expected = task.select_examples(test[problem.id], pool, 2, str(params.seed))
@@ -143,9 +145,9 @@ def test_examples_are_those_of_evaluation_and_never_the_problem(
             assert set(ids) <= held_out - {problem.id}
 
 
-def test_renamed_problems_share_no_word_with_their_originals(built: list[TransferProblem]) -> None:
+def test_renamed_problems_share_no_word_with_their_originals(built_problems: list[TransferProblem]) -> None:
     test = {record.id: record for record in read_records(Path("results/score/test.jsonl"))}
-    for problem in (problem for problem in built if problem.kind == "renamed"):
+    for problem in (problem for problem in built_problems if problem.kind == "renamed"):
         original = test[problem.id]
         words = [
             set(re.findall(r"[a-z][\w-]*", (root / record.meta.problem_file).read_text().partition("(:objects")[2]))
@@ -156,7 +158,9 @@ def test_renamed_problems_share_no_word_with_their_originals(built: list[Transfe
         assert len((problem.response or "").split()) == len((original.response or "").split())
 
 
-def test_every_model_is_judged_on_the_same_prompts(built: list[TransferProblem], params: PlanningParams) -> None:
+def test_every_model_is_judged_on_the_same_prompts(
+    built_problems: list[TransferProblem], params: PlanningParams
+) -> None:
     run = Run("sft", 8, 3407)
     shutil.copytree(ROOT / "models/base", "results/models/sft-8-3407", dirs_exist_ok=True)
     for each in (BASE, run):
@@ -167,7 +171,7 @@ def test_every_model_is_judged_on_the_same_prompts(built: list[TransferProblem],
     first, second = ([{k: v for k, v in row.items() if k not in keys} for row in part] for part in rows.values())
     assert first == second  # the same weights
     shots = {"renamed": {0, 2}, "larger": {0, 1}, "unseen": {0, 2}}
-    expected = {(problem.id, shot_num) for problem in built for shot_num in shots[problem.kind]}
+    expected = {(problem.id, shot_num) for problem in built_problems for shot_num in shots[problem.kind]}
     assert {(row["id"], row["shot_num"]) for row in first} == expected
     assert all(len(row["shot_ids"]) == row["shot_num"] for row in first)
     metrics = json.loads(Path("results/transfer/predictions/sft-8-3407.json").read_text())
@@ -178,13 +182,13 @@ def test_every_model_is_judged_on_the_same_prompts(built: list[TransferProblem],
     table = pd.read_csv("results/tables/transfer.csv")
     originals = pd.DataFrame(read_rows(Path("results/predictions/base-0.jsonl")))
     for row in table[(table["kind"] == "renamed") & (table["domain"] == "all")].itertuples():
-        ids = {problem.id for problem in built if problem.kind == "renamed"}
+        ids = {problem.id for problem in built_problems if problem.kind == "renamed"}
         part = originals[originals["id"].isin(ids) & (originals["shot_num"] == row.shot_num)]
         assert row.original_success_rate == pytest.approx(part["success"].mean())
     assert set(table["method"]) == {"base", "sft"}
-    unseen = table[table["kind"] == "unseen"]
-    assert not unseen["known_to_base"].any()
-    assert set(unseen["shot_num"]) == {0, 2}
+    unseen_rows = table[table["kind"] == "unseen"]
+    assert not unseen_rows["known_to_base"].any()
+    assert set(unseen_rows["shot_num"]) == {0, 2}
 
 
 def test_a_known_domain_can_be_held_out(small: Small, project: Path) -> None:
@@ -194,8 +198,8 @@ def test_a_known_domain_can_be_held_out(small: Small, project: Path) -> None:
     )
     for stage in (problems, split, score, transfer_problems):
         stage.run(params)
-    built = list(read_transfer_problems(project / "results/transfer/problems.jsonl"))
-    assert Counter((problem.kind, problem.domain, problem.known_to_base) for problem in built) == {
+    built_problems = list(read_transfer_problems(project / "results/transfer/problems.jsonl"))
+    assert Counter((problem.kind, problem.domain, problem.known_to_base) for problem in built_problems) == {
         ("unseen", "ferry", True): 5  # and no larger ones: there is no training size
     }
 
@@ -211,7 +215,7 @@ def test_nothing_to_build_gives_an_empty_table(small: Small, project: Path) -> N
     assert pd.read_csv("results/tables/transfer.csv").empty
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("built_problems")
 def test_stages_write_the_same_bytes_again(params: PlanningParams) -> None:
     files = {path: path.read_bytes() for path in Path("results/transfer").rglob("*.pddl")}
     before = Path("results/transfer/problems.jsonl").read_bytes()
@@ -223,10 +227,12 @@ def test_stages_write_the_same_bytes_again(params: PlanningParams) -> None:
 def test_larger_problems_are_distinct_even_where_sizes_overlap(small: Small, project: Path) -> None:
     sizes = {"blocksworld": {"count": 10, "blocks": [3, 3]}}  # of 22 different problems
     params = small(problems={"generated": sizes, "base_share": 0.0}, transfer={"larger": sizes})
-    known = {hash_problem(build_problem("blocksworld", i)) for i in generate_instances(params, "blocksworld")}
+    training_digests = {
+        hash_problem(build_problem("blocksworld", i)) for i in generate_instances(params, "blocksworld")
+    }
     records = list(generate_larger_records(params, "blocksworld", project / "larger"))
-    assert len(records) == len(known) == 10
-    assert known.isdisjoint(hash_core(project / "larger" / record.meta.problem_file) for record in records)
+    assert len(records) == len(training_digests) == 10
+    assert training_digests.isdisjoint(hash_core(project / "larger" / record.meta.problem_file) for record in records)
     too_many = {"blocksworld": {"count": 500, "blocks": [3, 3]}}
     with pytest.raises(ParamsError, match=r"transfer\.larger\.blocksworld: only \d+ distinct problems found"):
         list(generate_larger_records(small(transfer={"larger": too_many}), "blocksworld", project / "more"))

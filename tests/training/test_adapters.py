@@ -64,13 +64,15 @@ def train_model(params: Params, name: str) -> torch.nn.Module:
 
 
 def test_adapter_on_an_adapter_equals_merging() -> None:
-    separate = train_model(build_params(merge=False), "separate")
-    merged = train_model(build_params(merge=True), "merged")
+    separate_network = train_model(build_params(merge=False), "separate")
+    merged_network = train_model(build_params(merge=True), "merged")
     for stage in ("sft", "grpo"):
         assert not Path(f"separate-{stage}/model.safetensors").exists()
         assert Path(f"separate-{stage}/adapter_model.safetensors").stat().st_size < 60_000
         assert Path(f"merged-{stage}/model.safetensors").exists()
-    for (name, tensor), merged_tensor in zip(separate.state_dict().items(), merged.state_dict().values(), strict=True):
+    for (name, tensor), merged_tensor in zip(
+        separate_network.state_dict().items(), merged_network.state_dict().values(), strict=True
+    ):
         assert torch.equal(tensor, merged_tensor), name
 
     (Path.cwd() / "params.yaml").write_text((ROOT / "params.yaml").read_text())
@@ -78,9 +80,9 @@ def test_adapter_on_an_adapter_equals_merging() -> None:
     assert load_file("whole/model.safetensors").keys() == load_file("merged-grpo/model.safetensors").keys()
     for name, tensor in load_file("whole/model.safetensors").items():
         assert torch.equal(tensor, load_file("merged-grpo/model.safetensors")[name])
-    done = CliRunner().invoke(app, ["merge", "separate-grpo", "whole"])
-    assert done.exit_code == 2
-    assert "whole: not empty; fix: remove it, or name another folder" in done.output
+    result = CliRunner().invoke(app, ["merge", "separate-grpo", "whole"])
+    assert result.exit_code == 2
+    assert "whole: not empty; fix: remove it, or name another folder" in result.output
     assert CliRunner().invoke(app, ["merge", "merged-grpo", "again"]).exit_code == 2
 
 
@@ -91,14 +93,18 @@ def test_adapter_adds_words_and_stores_only_their_embeddings() -> None:
     embeddings = [tensor for name, tensor in load_file("adapter/adapter_model.safetensors").items() if "token" in name]
     assert [tuple(tensor.shape) for tensor in embeddings] == [(len(NEW_WORDS), 32)]
 
-    model, extended = models.load_model(letters.build_params().model, "adapter", 40, 0)
-    assert [extended.decode(extended(word)["input_ids"]) for word in NEW_WORDS] == NEW_WORDS
+    model, extended_tokenizer = models.load_model(letters.build_params().model, "adapter", 40, 0)
+    assert [extended_tokenizer.decode(extended_tokenizer(word)["input_ids"]) for word in NEW_WORDS] == NEW_WORDS
     for prompt, completion in pairs:
         with torch.no_grad():
-            first = model(**extended(prompt, return_tensors="pt", return_token_type_ids=False)).logits[0, -1].argmax()
-        assert extended.decode(first) == completion
+            first = (
+                model(**extended_tokenizer(prompt, return_tensors="pt", return_token_type_ids=False))
+                .logits[0, -1]
+                .argmax()
+            )
+        assert extended_tokenizer.decode(first) == completion
     base = PreTrainedTokenizerFast.from_pretrained("base")
-    assert extended("copy a b")["input_ids"] == base("copy a b")["input_ids"]
+    assert extended_tokenizer("copy a b")["input_ids"] == base("copy a b")["input_ids"]
 
 
 def test_unknown_word_is_rejected() -> None:

@@ -66,27 +66,27 @@ def build_params(options: dict[str, Any], **prompt: Any) -> Params:
 def test_grpo_generates_from_the_tokens_of_encode_prompt(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    generated: list[list[int]] = []
-    built: list[str | Messages] = []
+    generator_inputs: list[list[int]] = []
+    prompts: list[str | Messages] = []
     generate, build = grpo.RolloutTrainer._generate_single_turn, grpo.Rollouts.build_prompts
 
     def record_ids(trainer: Any, prompt_ids: list[list[int]], *rest: Any) -> Any:
-        generated.extend(map(list, prompt_ids))
+        generator_inputs.extend(map(list, prompt_ids))
         return generate(trainer, prompt_ids, *rest)
 
     def record_prompts(rollouts: Any, batch: Any) -> Any:
         rows = build(rollouts, batch)
-        built.extend(row["prompt"] for row in rows)
+        prompts.extend(row["prompt"] for row in rows)
         return rows
 
     monkeypatch.setattr(grpo.RolloutTrainer, "_generate_single_turn", record_ids)
     monkeypatch.setattr(grpo.Rollouts, "build_prompts", record_prompts)
     run_grpo("model", build_params(options), task=TASK)
     tokenizer = AutoTokenizer.from_pretrained("base")
-    assert generated == [encode_prompt(tokenizer, prompt, options) for prompt in built]
-    assert len(generated) == 2 * 8 * 4  # steps, prompts and generations
+    assert generator_inputs == [encode_prompt(tokenizer, prompt, options) for prompt in prompts]
+    assert len(generator_inputs) == 2 * 8 * 4  # steps, prompts and generations
     silent = tokenizer.convert_tokens_to_ids("silent")
-    assert {silent in ids for ids in generated} == {bool(options)}
+    assert {silent in ids for ids in generator_inputs} == {bool(options)}
 
 
 def test_sft_trains_on_the_options_of_the_chat_template() -> None:
@@ -140,10 +140,10 @@ def test_training_shows_lengths_and_counts_unreachable_references(capsys: pytest
     params = params.model_copy(update={"sft": params.sft.model_copy(update={"epochs": 1})})
     run_sft("sft", params, task=TASK)
     run_grpo("grpo", params, task=TASK)
-    shown = capsys.readouterr().err
-    assert shown.count("Tokens: median/95 %/maximum") == 2
-    assert f"{len(too_long)} reference completion(s) exceed prompt.max_completion_tokens" in shown
-    assert too_long[0].id in shown
+    output = capsys.readouterr().err
+    assert output.count("Tokens: median/95 %/maximum") == 2
+    assert f"{len(too_long)} reference completion(s) exceed prompt.max_completion_tokens" in output
+    assert too_long[0].id in output
     for run in ("sft", "grpo"):
         assert read_metrics(run)["references_too_long"] == len(too_long)
 

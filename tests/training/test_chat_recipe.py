@@ -34,8 +34,8 @@ def build_params(
     sections = {name: recipe[name] for name in ("prompt", "model", "sft", "grpo")}
 
     def build_params(path: str, **changes: Any) -> PlanningParams:
-        reduced = merge_values(merge_values(sections, chat_runs.SECTIONS), {"model": {"path": path}})
-        return small(**merge_values(reduced, changes))
+        tiny_sections = merge_values(merge_values(sections, chat_runs.SECTIONS), {"model": {"path": path}})
+        return small(**merge_values(tiny_sections, changes))
 
     return build_params
 
@@ -47,8 +47,8 @@ def test_recipe_trains_and_evaluates_a_tiny_chat_model(build_params: Callable[..
     chat_runs.train_and_evaluate(params)
     chat_runs.check_outputs()
     sft, grpo = (load_file(results().model(run) / "model.safetensors") for run in (SFT, GRPO))
-    changed = {name for name in sft if not torch.equal(sft[name].bfloat16(), grpo[name])}
-    assert changed == {name for name in sft if name.endswith("_proj.weight")}  # what grpo.lora adapts
+    changed_names = {name for name in sft if not torch.equal(sft[name].bfloat16(), grpo[name])}
+    assert changed_names == {name for name in sft if name.endswith("_proj.weight")}  # what grpo.lora adapts
     for row in read_rows(results().answers(GRPO)):
         assert "(:init" not in row["prompt"]
         assert f"{chat_runs.START}user\n{row['domain']}\nobjects " in row["prompt"]

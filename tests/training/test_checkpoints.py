@@ -113,8 +113,8 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
     shutil.copytree(killed_run, tmp_path, dirs_exist_ok=True)
     (checkpoint,) = Path(".checkpoints").glob("*/checkpoint-4")
     damage(checkpoint / name)
-    restored, journal = restore_checkpoint(checkpoint.parent)
-    assert restored == checkpoint.with_name("checkpoint-2")
+    restored_checkpoint, journal = restore_checkpoint(checkpoint.parent)
+    assert restored_checkpoint == checkpoint.with_name("checkpoint-2")
     assert max(row["step"] for row in journal.curves) == 1
     assert list_checkpoints() == ["checkpoint-2", "unusable-checkpoint-4"]
     [warning] = capsys.readouterr().out.splitlines()
@@ -192,10 +192,10 @@ def test_a_continued_run_keeps_the_checkpoint_that_it_goes_on_from() -> None:
     checkpoint, journal = restore_checkpoint(Path("run"))
     assert checkpoint == Path("run/checkpoint-8")
 
-    continued = CheckpointCallback(Path("run"), journal)
+    second_callback = CheckpointCallback(Path("run"), journal)
     journal.files = ["rows-10"]
     Path("run/rows-10").touch()
-    save_checkpoint(continued, 10)
+    save_checkpoint(second_callback, 10)
     names = {path.name for path in Path("run").iterdir()}
     assert names == {"checkpoint-8", "rows-8", "checkpoint-10", "rows-10"}
 
@@ -286,11 +286,11 @@ def test_an_adapter_that_was_killed_at_its_end_resumes_without_a_step() -> None:
 
 
 def test_an_adapter_of_other_settings_starts_anew() -> None:
-    changed, recorder = ADAPTER.model_copy(update={"learning_rate": 1e-2}), StepRecorder()
+    config, recorder = ADAPTER.model_copy(update={"learning_rate": 1e-2}), StepRecorder()
     with pytest.raises(Killed):
         train_adapter("model", ADAPTER, KillAfter(5))
-    train_adapter("model", changed, recorder)
+    train_adapter("model", config, recorder)
     assert recorder.steps[0] == 1
     shutil.rmtree(".checkpoints")
-    train_adapter("straight", changed)
+    train_adapter("straight", config)
     assert read_files("straight") == read_files("model")

@@ -39,9 +39,9 @@ def test_grpo_trains_on_completions_of_either_generation(generation: str, monkey
 
     monkeypatch.setattr(shared_prefixes, "sample_completions", count_calls)
     params = build_params(generation, grpo={"steps": 2, "learning_rate": 1e-2, "loss_type": "dapo", "beta": 0.0})
-    consumed = run_grpo("model", params)
+    rows = run_grpo("model", params)
     assert num_calls == (2 if generation == "own" else 0)
-    assert [row["step"] for row in consumed] == [step for step in range(2) for _ in range(params.grpo.batch_size)]
+    assert [row["step"] for row in rows] == [step for step in range(2) for _ in range(params.grpo.batch_size)]
     assert not are_equal(load_weights("base"), load_weights("model"))
     assert all(entropy > 0 for _, entropy in read_curve("model", "entropy"))
 

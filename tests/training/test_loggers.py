@@ -129,18 +129,18 @@ def find_name(prefix: str) -> str:
 def read_wandb(project: str, name: str) -> Stored:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    stored = Stored({})
+    logs = Stored({})
     for file in sorted(Path("wandb").glob(f"offline-run-*-{name}/run-{name}.wandb")):
         for data in iter_wandb_records(file.read_bytes()):
             record = Record.FromString(data)
             if record.HasField("run"):
                 assert (record.run.project, record.run.display_name) == (project, name)
                 config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
-                stored.params |= dict(iter_flat(config))
+                logs.params |= dict(iter_flat(config))
             if record.HasField("history"):
                 items = {"/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-                stored.add(items.pop("step"), {key: items[key] for key in items if not key.startswith("_")})
-    return stored
+                logs.add(items.pop("step"), {key: items[key] for key in items if not key.startswith("_")})
+    return logs
 
 
 def iter_wandb_records(data: bytes) -> Iterator[bytes]:
@@ -166,10 +166,10 @@ def read_tensorboard(project: str, name: str) -> Stored:
     events.Reload()
     start = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     values = parse_session_start_info_plugin_data(start).hparams
-    stored = Stored({key: str(getattr(value, value.WhichOneof("kind"))) for key, value in values.items()})
+    logs = Stored({key: str(getattr(value, value.WhichOneof("kind"))) for key, value in values.items()})
     for name in events.Tags()["scalars"]:
-        stored.curves[name] = [(event.step, event.value) for event in events.Scalars(name)]
-    return stored
+        logs.curves[name] = [(event.step, event.value) for event in events.Scalars(name)]
+    return logs
 
 
 def read_trackio(project: str, name: str) -> Stored:
@@ -177,10 +177,10 @@ def read_trackio(project: str, name: str) -> Stored:
     from trackio.sqlite_storage import SQLiteStorage
 
     [run] = [run for run in trackio.Api().runs(project) if run.name == name]
-    stored = Stored(dict(iter_flat(run.config)))
+    logs = Stored(dict(iter_flat(run.config)))
     for row in SQLiteStorage.get_logs(project, name, run_id=run.id):
-        stored.add(row.pop("step"), row)
-    return stored
+        logs.add(row.pop("step"), row)
+    return logs
 
 
 def read_mlflow(project: str, name: str) -> Stored:
@@ -190,10 +190,10 @@ def read_mlflow(project: str, name: str) -> Stored:
     experiment = client.get_experiment_by_name(project)
     [run] = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{name}'")
     assert run.info.status == "FINISHED"
-    stored = Stored(run.data.params)
+    logs = Stored(run.data.params)
     for key in run.data.metrics:
-        stored.curves[key] = [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, key)]
-    return stored
+        logs.curves[key] = [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, key)]
+    return logs
 
 
 def iter_flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -227,43 +227,43 @@ def read_tables(training: Path) -> dict[str, Curve]:
 READERS = {"wandb": read_wandb, "tensorboard": read_tensorboard, "trackio": read_trackio, "mlflow": read_mlflow}
 
 
-def assert_equal(stored: dict[str, Curve], written: dict[str, Curve]) -> None:
-    assert stored.keys() == written.keys()
-    for name, curve in written.items():
-        assert dict(stored[name]) == pytest.approx(dict(curve), rel=1e-5), name  # steps.csv has 6 digits
+def assert_equal(logger_curves: dict[str, Curve], curves: dict[str, Curve]) -> None:
+    assert logger_curves.keys() == curves.keys()
+    for name, curve in curves.items():
+        assert dict(logger_curves[name]) == pytest.approx(dict(curve), rel=1e-5), name  # steps.csv has 6 digits
 
 
 @pytest.mark.parametrize("logger", READERS)
 @pytest.mark.parametrize("run", [SFT, GRPO])
 def test_each_logger_stores_parameters_and_all_curves(folder: Path, logger: str, run: Run) -> None:  # noqa: ARG001
-    stored = READERS[logger]("trial", find_name(run.name))
+    logs = READERS[logger]("trial", find_name(run.name))
     expected = {"run.method": run.method, "run.task": "planning", "seed": "5", "model.path": str(ROOT / "models/base")}
-    assert {key: stored.params[key].removesuffix(".0") for key in expected} == expected
-    written = read_curves(paths.results().curves(run))
+    assert {key: logs.params[key].removesuffix(".0") for key in expected} == expected
+    curves = read_curves(paths.results().curves(run))
     names = {"loss", "validation_success"}
     if run == GRPO:
         names |= {"reward_by_domain/ferry", "reward_by_domain/blocksworld", "reward_by_bucket/easy"}
-    assert names <= written.keys()
-    assert_equal(stored.curves, written)
-    assert {name: len(curve) for name, curve in stored.curves.items()} == {name: len(written[name]) for name in written}
+    assert names <= curves.keys()
+    assert_equal(logs.curves, curves)
+    assert {name: len(curve) for name, curve in logs.curves.items()} == {name: len(curves[name]) for name in curves}
 
 
 @pytest.mark.parametrize("logger", READERS)
 def test_each_logger_stores_the_training_of_a_selector(folder: Path, logger: str) -> None:  # noqa: ARG001
-    stored = READERS[logger]("trial", find_name("selectors-pointer-sft-8-5"))
+    logs = READERS[logger]("trial", find_name("selectors-pointer-sft-8-5"))
     expected = {"run.method": "pointer-sft", "run.task": "selectors", "sft.epochs": "2", "pointer.hidden": "16"}
-    assert {key: stored.params[key].removesuffix(".0") for key in expected} == expected
-    written = read_tables(paths.SELECTORS.curves(POINTER))
-    assert {"steps/loss", "epochs/validation_success"} <= written.keys()
-    assert_equal(stored.curves, written)
+    assert {key: logs.params[key].removesuffix(".0") for key in expected} == expected
+    curves = read_tables(paths.SELECTORS.curves(POINTER))
+    assert {"steps/loss", "epochs/validation_success"} <= curves.keys()
+    assert_equal(logs.curves, curves)
 
 
 @pytest.mark.parametrize("logger", READERS)
 def test_a_resumed_run_is_continued(folder: Path, logger: str) -> None:  # noqa: ARG001
-    stored = READERS[logger]("trial", find_name("letters-grpo"))
-    assert stored.params["run.task"] == "letters"
-    assert_equal(stored.curves, read_curves(Path("training/resumed")))
-    assert [step for step, _ in stored.curves["loss"]] == [0, 1, 2, 2, 3, 4]  # the third was lost with its checkpoint
+    logs = READERS[logger]("trial", find_name("letters-grpo"))
+    assert logs.params["run.task"] == "letters"
+    assert_equal(logs.curves, read_curves(Path("training/resumed")))
+    assert [step for step, _ in logs.curves["loss"]] == [0, 1, 2, 2, 3, 4]  # the third was lost with its checkpoint
 
 
 def test_a_missing_package_stops_the_run_before_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

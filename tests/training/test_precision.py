@@ -19,10 +19,10 @@ LENGTH = 64
 def test_bfloat16_trains_float32_weights_with_rounded_products() -> None:
     run_sft("exact", letters.build_params(sft={"epochs": 1}))
     run_sft("rounded", letters.build_params(sft={"epochs": 1}, model={"precision": "bfloat16"}))
-    exact, rounded = (dict(read_curve(name, "loss")) for name in ("exact", "rounded"))
-    assert exact.keys() == rounded.keys()
-    assert exact != rounded
-    assert rounded == pytest.approx(exact, rel=0.05)
+    exact_losses, rounded_losses = (dict(read_curve(name, "loss")) for name in ("exact", "rounded"))
+    assert exact_losses.keys() == rounded_losses.keys()
+    assert exact_losses != rounded_losses
+    assert rounded_losses == pytest.approx(exact_losses, rel=0.05)
     assert {weight.dtype for weight in load_weights("rounded").values()} == {torch.float32}
 
 
@@ -38,9 +38,9 @@ def test_an_adapter_in_bfloat16_trains_like_one_in_float32_and_is_itself_float32
     lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": False}
     for precision in ("float32", "bfloat16"):
         run_sft(precision, letters.build_params(sft={"epochs": 1}, model={"precision": precision, "lora": lora}))
-    exact, rounded = (dict(read_curve(name, "loss")) for name in ("float32", "bfloat16"))
-    assert exact != rounded
-    assert rounded == pytest.approx(exact, rel=0.05)
+    exact_losses, rounded_losses = (dict(read_curve(name, "loss")) for name in ("float32", "bfloat16"))
+    assert exact_losses != rounded_losses
+    assert rounded_losses == pytest.approx(exact_losses, rel=0.05)
     adapter = load_file("bfloat16/adapter_model.safetensors")
     assert {weight.dtype for weight in adapter.values()} == {torch.float32}
 

@@ -50,12 +50,12 @@ class PlanTask(letters.LettersTask):
 
 @pytest.mark.parametrize("task", [TASK, PlanTask()])
 def test_every_completion_is_kept_with_its_verdict(task: letters.LettersTask) -> None:
-    consumed = run_grpo("model", letters.build_params(grpo={"steps": 3, "audit_share": 0.0}), task)
+    groups = run_grpo("model", letters.build_params(grpo={"steps": 3, "audit_share": 0.0}), task)
     rows, problems = read_rows("model", "rollouts"), {record.id: record for record in RECORDS}
     columns = ("step", "slot", "id", "domain", "bucket")
     assert [tuple(row[name] for name in (*columns, "completion_index", "reward", "label")) for row in rows] == [
         (*(group[name] for name in columns), index, reward, label)
-        for group in consumed
+        for group in groups
         for index, (reward, label) in enumerate(zip(group["rewards"], group["labels"], strict=True))
     ]
     for row in rows:
@@ -74,13 +74,13 @@ def test_size_is_limited_and_the_first_steps_are_kept() -> None:
     run_grpo("whole", letters.build_params(grpo={"steps": 6}))
     params = letters.build_params(grpo={"steps": 6, "rollouts_mb": 0.02, "save_steps": 2})
     run_grpo("limited", params)
-    whole, limited = read_rows("whole", "rollouts"), read_rows("limited", "rollouts")
-    num_steps = len(limited) // 32
+    whole_rows, limited_rows = read_rows("whole", "rollouts"), read_rows("limited", "rollouts")
+    num_steps = len(limited_rows) // 32
     assert 1 < num_steps < 5
-    assert limited == whole[: 32 * num_steps]
+    assert limited_rows == whole_rows[: 32 * num_steps]
     assert Path("training/limited/rollouts.parquet").stat().st_size <= 20_000
     metrics = read_metrics("limited")
-    assert (metrics["completions_kept"], metrics["completions"]) == (len(limited), 6 * 32)
+    assert (metrics["completions_kept"], metrics["completions"]) == (len(limited_rows), 6 * 32)
 
     with pytest.raises(Killed):
         run_grpo("resumed", params, callbacks=[KillAfter(5)])
@@ -109,8 +109,8 @@ def test_no_step_is_kept_after_one_that_does_not_fit(lengths: list[int], limit: 
         return [row["step"] for row in rows], [(folder / name).stat().st_size for name in journal.files]
 
     steps = range(len(lengths))
-    kept, sizes = append(steps, 1000.0)
-    assert kept == list(steps)
+    row_steps, sizes = append(steps, 1000.0)
+    assert row_steps == list(steps)
     assert append(steps, limit / 10**6)[0] == [step for step in steps if sum(sizes[: step + 1]) <= limit]
 
 

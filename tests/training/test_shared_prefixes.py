@@ -36,14 +36,14 @@ def trainers(tmp_path: Path) -> list[GRPOTrainer]:
     )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
     return [
-        kind(
+        trainer_class(
             AutoModelForCausalLM.from_pretrained(tmp_path / "base"),
             reward_funcs=lambda completions, **_: [0.0 for _ in completions],
             args=arguments,
             train_dataset=Dataset.from_list([{"prompt": "a"}]),
             processing_class=tokenizer,
         )
-        for kind in (GRPOTrainer, SharedPrefixTrainer)
+        for trainer_class in (GRPOTrainer, SharedPrefixTrainer)
     ]
 
 
@@ -74,12 +74,12 @@ def compute_gradient(trainer: Any, ids: torch.Tensor, mask: torch.Tensor, size: 
 
 
 @pytest.mark.parametrize("size", [20, 7])
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("has_ends", [False, True])
 def test_log_probabilities_entropies_and_gradients_equal_trl(
-    trainers: list[GRPOTrainer], size: int, ended: bool
+    trainers: list[GRPOTrainer], size: int, has_ends: bool
 ) -> None:
     ids, mask = build_batch(trainers[0].model.config.vocab_size)
-    if ended:
+    if has_ends:
         for row in range(len(ids)):
             mask[row, LENGTH + 1 + row % COMPLETION :] = 0
     trl, ours = (compute_gradient(trainer, ids, mask, size) for trainer in trainers)
@@ -99,24 +99,24 @@ def test_completions_without_advantage_change_no_gradient(trainers: list[GRPOTra
         "advantages": torch.tensor(advantages).repeat(PROMPTS).float(),
         "num_items_in_batch": mask[:, LENGTH:].sum(),
     }
-    gradients, forwarded = [], []
+    gradients, token_counts = [], []
     for trainer in trainers:
         trainer.current_gradient_accumulation_steps = 1
-        seen: list[int] = []
+        lengths: list[int] = []
         embeddings = trainer.model.get_input_embeddings()
-        embeddings.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].numel()))
+        embeddings.register_forward_hook(lambda _, inputs, __, lengths=lengths: lengths.append(inputs[0].numel()))
         trainer._compute_loss(trainer.model, inputs).backward()
         gradients.append(torch.cat([weight.grad.flatten() for weight in trainer.model.parameters()]))
-        forwarded.append(sum(seen))
+        token_counts.append(sum(lengths))
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
     assert bool(gradients[0].abs().max() > 0.001) is any(advantages)
-    assert forwarded[1] < forwarded[0] / 2
+    assert token_counts[1] < token_counts[0] / 2
 
 
 def test_entropies_equal_those_of_the_loss(trainers: list[GRPOTrainer]) -> None:
     trainer = trainers[1]
     ids, mask = build_batch(trainer.model.config.vocab_size)
-    prompts = [row[kept.bool()].tolist() for row, kept in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
+    prompts = [row[row_mask.bool()].tolist() for row, row_mask in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
     trainer.generation_config.max_new_tokens = 24
     completions = trainer._generate_single_turn(prompts, None, {})[0]
     for prompt, completion, entropy in zip(prompts, completions, trainer.entropies, strict=True):
@@ -138,7 +138,7 @@ def test_sampled_completions_equal_trl(
     trainers: list[GRPOTrainer], limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids, mask = build_batch(trainers[0].model.config.vocab_size)
-    prompts = [row[kept.bool()].tolist() for row, kept in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
+    prompts = [row[row_mask.bool()].tolist() for row, row_mask in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
     monkeypatch.setattr(torch, "multinomial", sample_like_ours)
     completions = []
     for trainer in trainers:
@@ -157,7 +157,7 @@ def test_indices_are_sampled_in_proportion_to_their_weights(weights: list[int]) 
     numbers = (torch.arange(count) + 0.5) / count
     counts = torch.bincount(sample_indices(shares.expand(count, -1), numbers), minlength=len(weights))
     assert all(
-        abs(observed - count * share) <= 1.01 for observed, share in zip(counts.tolist(), shares.tolist(), strict=True)
+        abs(number - count * share) <= 1.01 for number, share in zip(counts.tolist(), shares.tolist(), strict=True)
     )
     last = sample_indices(shares[None], torch.tensor([1 - 2**-24]))
     assert last == max(index for index, weight in enumerate(weights) if weight)
@@ -169,7 +169,7 @@ def test_rows_have_their_own_temperatures(trainers: list[GRPOTrainer], shares: b
     trainer = trainers[1]
     trainer.shares = shares
     ids, mask = build_batch(trainer.model.config.vocab_size)
-    prompts = [row[kept.bool()].tolist() for row, kept in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
+    prompts = [row[row_mask.bool()].tolist() for row, row_mask in zip(ids[:, :LENGTH], mask[:, :LENGTH], strict=True)]
 
     def run(
         temperature: float, temperatures: torch.Tensor | None
@@ -185,25 +185,25 @@ def test_rows_have_their_own_temperatures(trainers: list[GRPOTrainer], shares: b
 
     cold, warm = run(0.1, None), run(2.0, None)
     temperatures = torch.where(torch.arange(len(ids)) % 2 == 0, 0.1, 2.0)
-    mixed = run(1.0, temperatures)
+    mixed_run = run(1.0, temperatures)
     for row in range(len(ids)):
-        alone = cold if row % 2 == 0 else warm
-        torch.testing.assert_close(mixed[1][row], alone[1][row])
-        torch.testing.assert_close(mixed[2][row], alone[2][row])
+        single_run = cold if row % 2 == 0 else warm
+        torch.testing.assert_close(mixed_run[1][row], single_run[1][row])
+        torch.testing.assert_close(mixed_run[2][row], single_run[2][row])
     # Every step draws numbers for all rows, so a row's numbers do not depend on the other rows.
     cold_rows = range(0, len(ids), 2)
-    assert [mixed[0][row] for row in cold_rows] == [cold[0][row] for row in cold_rows]
-    assert mixed[0] != cold[0]
+    assert [mixed_run[0][row] for row in cold_rows] == [cold[0][row] for row in cold_rows]
+    assert mixed_run[0] != cold[0]
 
 
 def test_each_prompt_is_forwarded_once(trainers: list[GRPOTrainer]) -> None:
     ids, mask = build_batch(trainers[0].model.config.vocab_size)
     counts = []
     for trainer in trainers:
-        seen: list[int] = []
+        lengths: list[int] = []
         embeddings = trainer.model.get_input_embeddings()
-        embeddings.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].numel()))
+        embeddings.register_forward_hook(lambda _, inputs, __, lengths=lengths: lengths.append(inputs[0].numel()))
         compute_gradient(trainer, ids, mask, len(ids))
-        counts.append(sum(seen))
+        counts.append(sum(lengths))
     completions = PROMPTS * GENERATIONS * COMPLETION
     assert counts == [PROMPTS * GENERATIONS * LENGTH + completions, PROMPTS * LENGTH + completions]

@@ -123,17 +123,17 @@ def test_sft_has_each_problem_once_per_epoch_and_loss_on_completions_only(renami
 
 
 def test_sft_consumes_rows_in_order() -> None:
-    seen: list[list[int]] = []
+    token_rows: list[list[int]] = []
 
     class Watch(TrainerCallback):
         def on_train_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
-            model.get_input_embeddings().register_forward_hook(lambda _, ids, __: seen.extend(ids[0].tolist()))
+            model.get_input_embeddings().register_forward_hook(lambda _, ids, __: token_rows.extend(ids[0].tolist()))
 
     params = letters.build_params(sft={"epochs": 2, "batch_size": 8, "micro_batch_size": 4})
     run_sft("model", params, [Watch()])
     rows, _ = sft._build_rows(TASK, AutoTokenizer.from_pretrained("base"), RECORDS, params)
-    stripped = [[token for token in ids if token] for ids in seen]  # 0 pads
-    assert stripped == [row["input_ids"] for row in rows]
+    id_rows = [[token for token in ids if token] for ids in token_rows]  # 0 pads
+    assert id_rows == [row["input_ids"] for row in rows]
 
 
 def test_sft_resumes_to_the_same_weights_and_curves() -> None:
@@ -182,11 +182,11 @@ def test_first_examples_are_dropped_only_as_needed(count: int, limit: int) -> No
         with pytest.raises(PromptTooLong, match="p00"):
             fit_prompt(TASK, RECORDS[0], examples, count_tokens, limit)
         return
-    prompt, kept = fit_prompt(TASK, RECORDS[0], examples, count_tokens, limit)
-    assert kept == examples[count - len(kept) :]
+    prompt, last_examples = fit_prompt(TASK, RECORDS[0], examples, count_tokens, limit)
+    assert last_examples == examples[count - len(last_examples) :]
     assert count_tokens(prompt) <= limit
-    if len(kept) < count:
-        assert count_tokens(TASK.prompt(RECORDS[0], examples[count - len(kept) - 1 :])) > limit
+    if len(last_examples) < count:
+        assert count_tokens(TASK.prompt(RECORDS[0], examples[count - len(last_examples) - 1 :])) > limit
 
 
 def test_dropped_examples_are_counted_and_a_problem_that_does_not_fit_raises() -> None:
@@ -197,11 +197,11 @@ def test_dropped_examples_are_counted_and_a_problem_that_does_not_fit_raises() -
 
 
 @given(st.integers(0, 23), st.integers(0, 3), st.integers(0, 3), st.integers().map(str))
-def test_examples_are_seeded_and_of_the_same_domain(index: int, fewest: int, extra: int, seed: str) -> None:
+def test_examples_are_seeded_and_of_the_same_domain(index: int, fewest: int, spread: int, seed: str) -> None:
     problem = RECORDS[index]
-    examples = draw_examples(TASK, problem, RECORDS, (fewest, fewest + extra), seed)
-    assert examples == draw_examples(TASK, problem, RECORDS, (fewest, fewest + extra), seed)
-    assert fewest <= len(examples) <= fewest + extra
+    examples = draw_examples(TASK, problem, RECORDS, (fewest, fewest + spread), seed)
+    assert examples == draw_examples(TASK, problem, RECORDS, (fewest, fewest + spread), seed)
+    assert fewest <= len(examples) <= fewest + spread
     assert len({example.id for example in examples}) == len(examples)
     assert all(example.domain == problem.domain and example.id != problem.id for example in examples)
 
@@ -245,7 +245,7 @@ def test_learning_rate_rises_in_the_first_steps(scheduler: str, factors: list[fl
 
 def test_grpo_resumes_to_the_same_weights_and_skips_incomplete_checkpoints() -> None:
     params = letters.build_params(grpo={"steps": 6, "micro_batch_size": 8, "save_steps": 2})
-    straight = run_grpo("straight", params)
+    straight_rows = run_grpo("straight", params)
     with pytest.raises(Killed):
         run_grpo("resumed", params, callbacks=[KillAfter(3)])
     (folder,) = Path(".checkpoints").iterdir()
@@ -255,8 +255,8 @@ def test_grpo_resumes_to_the_same_weights_and_skips_incomplete_checkpoints() -> 
     (folder / "checkpoint-4" / JOURNAL).unlink()  # killed while saving
     (folder / "checkpoint-5" / "model.safetensors").write_bytes(b"half")  # truncated
     shutil.rmtree("training/resumed")  # as DVC does before a run
-    resumed = run_grpo("resumed", params)
-    assert resumed == straight
+    resumed_rows = run_grpo("resumed", params)
+    assert resumed_rows == straight_rows
     assert are_equal(load_weights("straight"), load_weights("resumed"))
     assert read_files("training/straight") == read_files("training/resumed")
     assert not list(Path(".checkpoints").iterdir())
@@ -402,9 +402,9 @@ def train_in_two_processes(
     curve = Path("training/curves/validation_success.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in curve] == ["step", "0", str(last_step)]  # by one process
     assert len(list(Path("runs").glob("planward/letters-grpo-16-*/*"))) == 2  # parameters and curves, by one process
-    consumed, rollouts = (pq.read_table(f"training/{name}.parquet").to_pylist() for name in ("consumed", "rollouts"))
-    assert [label for row in consumed for label in row["labels"]] == [row["label"] for row in rollouts]
-    return consumed
+    rows, rollouts = (pq.read_table(f"training/{name}.parquet").to_pylist() for name in ("consumed", "rollouts"))
+    assert [label for row in rows for label in row["labels"]] == [row["label"] for row in rollouts]
+    return rows
 
 
 def test_two_processes_with_accumulation_keep_balance_and_order(project_root: Path) -> None:
@@ -414,10 +414,10 @@ def test_two_processes_with_accumulation_keep_balance_and_order(project_root: Pa
         (row["step"], row["slot"], row["id"]) for row in schedule
     ]
     for step in range(3):
-        consumed = [row for row in rows if row["step"] == step]
-        assert len(consumed) == 8
-        assert Counter(row["domain"] for row in consumed) == dict.fromkeys(letters.DOMAINS, 2)
-        assert all(len(row["rewards"]) == 4 for row in consumed)
+        step_rows = [row for row in rows if row["step"] == step]
+        assert len(step_rows) == 8
+        assert Counter(row["domain"] for row in step_rows) == dict.fromkeys(letters.DOMAINS, 2)
+        assert all(len(row["rewards"]) == 4 for row in step_rows)
 
 
 def test_sigterm_to_one_process_ends_both_with_a_checkpoint(project_root: Path) -> None:
@@ -442,8 +442,8 @@ def test_adaptive_sampling_uses_results_of_both_processes(project_root: Path) ->
     rows, params = train_in_two_processes(project_root, **switches), letters.build_params(grpo=switches)
     sampler = AdaptiveSampler(letters.build_problems(16), params)
     for step in range(4):
-        consumed = [row for row in rows if row["step"] == step]
-        assert [(row["slot"], row["id"]) for row in consumed] == [(slot.slot, slot.id) for slot in sampler.slots]
+        step_rows = [row for row in rows if row["step"] == step]
+        assert [(row["slot"], row["id"]) for row in step_rows] == [(slot.slot, slot.id) for slot in sampler.slots]
         sampler.update(
             [
                 GroupResult(
@@ -453,7 +453,7 @@ def test_adaptive_sampling_uses_results_of_both_processes(project_root: Path) ->
                     4 - row["replayed"],
                     len(set(row["rewards"])) > 1,
                 )
-                for row in consumed
+                for row in step_rows
             ]
         )
 
@@ -515,8 +515,8 @@ def test_every_prompt_is_renamed_and_rewards_are_not_affected() -> None:
         assert [row["prompt"].count(";") for row in rows] == [1] * 8
         assert run_step(rollouts, schedule, step, ["answer", "", "answer", ""]) == [1, -1, 1, -1] * 8
     assert all(first != second for first, second in zip(*prompts, strict=True))
-    repeated = build_rollouts(params, schedule, [])
-    assert [row["prompt"].rpartition("; ")[2] for row in repeated.build_prompts(schedule[:8])] == prompts[0]
+    second_rollouts = build_rollouts(params, schedule, [])
+    assert [row["prompt"].rpartition("; ")[2] for row in second_rollouts.build_prompts(schedule[:8])] == prompts[0]
     plain = build_rollouts(letters.build_params(grpo={"steps": 2, "renaming": False}), schedule, [])
     assert [row["prompt"] for row in plain.build_prompts(schedule[:8])] == [
         TASK.prompt(plain.records[row["id"]], []) for row in schedule[:8]
@@ -525,17 +525,17 @@ def test_every_prompt_is_renamed_and_rewards_are_not_affected() -> None:
 
 def test_sparse_reward_is_given_to_the_trainer_only() -> None:
     schedule = letters.build_schedule(RECORDS, 2, 8)
-    rewards, logged, zero_spread = {}, {}, {}
+    rewards, log_rewards, zero_spread = {}, {}, {}
     for reward in ("dense", "sparse"):
         log: list[dict[str, Any]] = []
         rollouts = build_rollouts(letters.build_params(grpo={"reward": reward}), schedule, log)
         rewards[reward] = run_step(rollouts, schedule, 0, ["answer", "a b c d e f", "", "answer answer"])
-        logged[reward] = [row["rewards"] for row in log]
+        log_rewards[reward] = [row["rewards"] for row in log]
         run_step(rollouts, schedule, 1, ["a b c d e f", "", "", ""])
         zero_spread[reward] = rollouts.pop_metrics(1)["zero_spread/all_fail"]
     assert rewards["sparse"] == [1.0 if value == 1 else -1.0 for value in rewards["dense"]]
     assert rewards["sparse"] != rewards["dense"]
-    assert logged["sparse"] == logged["dense"]
+    assert log_rewards["sparse"] == log_rewards["dense"]
     assert zero_spread == {"dense": 0.0, "sparse": 1.0}
 
 
@@ -576,8 +576,8 @@ def test_run_with_every_option_resumes_exactly_and_logs_its_metrics(sft_model: s
         assert (records[row["id"]].domain, records[row["id"]].bucket) == (row["domain"], row["bucket"])
     schedule = letters.build_schedule(RECORDS, 8, 8)
     assert [row["id"] for row in straight] != [row["id"] for row in schedule]
-    for step, replayed in read_curve("straight", "replayed"):
-        assert replayed == sum(row["replayed"] for row in straight if row["step"] == step)
+    for step, replay_num in read_curve("straight", "replayed"):
+        assert replay_num == sum(row["replayed"] for row in straight if row["step"] == step)
     rollouts = read_rows("straight", "rollouts")
     assert [row["replayed"] for row in straight] == [
         sum(row["replayed"] for row in rollouts[start : start + 4]) for start in range(0, len(rollouts), 4)
@@ -613,10 +613,13 @@ def test_validation_adds_a_curve_and_changes_nothing_else(sft_model: str) -> Non
     assert read_files("training/plain") == read_files("training/empty")
 
     by_domain = {domain: [record for record in held_out if record.domain == domain] for domain in letters.DOMAINS}
-    chosen = [by_domain[domain][rank] for rank in range(3) for domain in letters.DOMAINS][:10]
+    selection = [by_domain[domain][rank] for rank in range(3) for domain in letters.DOMAINS][:10]
     values = read_curve("straight", "validation_success")
     assert [step for step, _ in values] == [0, 2, 4, 5]
-    assert (values[0][1], values[-1][1]) == (compute_success(sft_model, chosen), compute_success("straight", chosen))
+    assert (values[0][1], values[-1][1]) == (
+        compute_success(sft_model, selection),
+        compute_success("straight", selection),
+    )
     assert len({value for _, value in values}) > 1
     plain_metrics, metrics = read_metrics("plain"), read_metrics("straight")
     best = max(value for _, value in values)
@@ -719,9 +722,9 @@ def test_batch_other_than_scheduled_stops_the_run() -> None:
         )
         return log
 
-    scheduled = [slot.id for slot in schedule for _ in range(4)]
-    log = consume(scheduled)
-    for ids, step in ((scheduled[:8], 0), (scheduled[4:] + scheduled[:4], 0), (scheduled, 1)):
+    schedule_ids = [slot.id for slot in schedule for _ in range(4)]
+    log = consume(schedule_ids)
+    for ids, step in ((schedule_ids[:8], 0), (schedule_ids[4:] + schedule_ids[:4], 0), (schedule_ids, 1)):
         with pytest.raises(ScheduleError):
             consume(ids, step)
     with pytest.raises(ScheduleError, match="scheduled is none"):
@@ -769,6 +772,6 @@ def test_unavailable_backend_names_what_it_needs(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(models.BackendError, match=r"needs model\.lora"):
         models.choose_backend(model.model_copy(update={"backend": "transformers", "load_in_4bit": True}))
     lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
-    quantised = letters.build_params(model={"backend": "transformers", "load_in_4bit": True, "lora": lora}).model
+    model_4bit = letters.build_params(model={"backend": "transformers", "load_in_4bit": True, "lora": lora}).model
     with pytest.raises(models.BackendError, match="extra `4bit`"):
-        models.choose_backend(quantised)
+        models.choose_backend(model_4bit)

@@ -37,7 +37,7 @@ def build_params(small: Builder) -> Builder:
 
 def train(params: PlanningParams, folder: Path) -> None:
     """Prepare, train and evaluate in a process where Unsloth is imported first."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, ROOT / "tests/unsloth_run.py", params.model_dump_json(exclude={"task"})],
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -45,7 +45,7 @@ def train(params: PlanningParams, folder: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert done.returncode == 0, done.stdout
+    assert process.returncode == 0, process.stdout
 
 
 def test_merged_models_load_in_transformers(
@@ -57,8 +57,8 @@ def test_merged_models_load_in_transformers(
     assert "grpo_accumulated_loss" in Path("unsloth_compiled_cache/UnslothGRPOTrainer.py").read_text()
     for before, after in pairwise(chat_runs.load_weights()):
         assert before.keys() == after.keys()
-        changed = {name for name in before if not torch.equal(before[name], after[name])}
-        assert changed == {name for name in before if "proj" in name}
+        changed_names = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed_names == {name for name in before if "proj" in name}
     chat_runs.check_outputs()
 
     answers = results().answers(GRPO)

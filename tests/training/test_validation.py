@@ -80,11 +80,11 @@ class WeightRecorder(TrainerCallback):
 
     def find_step(self, name: str) -> int:
         """Return the step whose weights a model on disk has."""
-        stored = load_weights(name)
+        model_weights = load_weights(name)
         (step,) = [
             step
             for step, weights in self.weights.items()
-            if all(torch.equal(weights[key], value) for key, value in stored.items())
+            if all(torch.equal(weights[key], value) for key, value in model_weights.items())
         ]
         return step
 
@@ -196,12 +196,12 @@ def test_training_stops_after_validations_without_a_better_one() -> None:
 
 
 def test_stopped_run_with_more_steps_stays_stopped() -> None:
-    successes, again = [2, 5, 4, 3, 3, 9, 9], StepRecorder()
+    successes, recorder = [2, 5, 4, 3, 3, 9, 9], StepRecorder()
     run_scripted("model", successes, build_extendable(5, patience=2, keep="last"))
-    stopped = load_weights("model")
-    run_scripted("model", successes, build_extendable(6, patience=2, keep="last"), [again])
-    assert again.steps == []
-    assert are_equal(load_weights("model"), stopped)
+    weights = load_weights("model")
+    run_scripted("model", successes, build_extendable(6, patience=2, keep="last"), [recorder])
+    assert recorder.steps == []
+    assert are_equal(load_weights("model"), weights)
 
 
 @pytest.mark.parametrize("merge", [True, False])
@@ -231,7 +231,7 @@ def compute_loss(model: str, problems: Sequence[Record]) -> float:
             for text in (str(TASK.prompt(problem, [])), f"{TASK.reference_completion(problem)} </s>")
         )
         logs = network(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
-        losses += [-logs[len(prompt) - 1 + place, token].item() for place, token in enumerate(completion)]
+        losses += [-logs[len(prompt) - 1 + position, token].item() for position, token in enumerate(completion)]
     return sum(losses) / len(losses)
 
 
@@ -289,12 +289,12 @@ success_rates = st.lists(st.integers(0, 4).map(lambda count: count / 4), max_siz
 @given(success_rates, st.integers(1, 4))
 def test_stop_is_the_first_step_with_enough_validations_since_the_best(rates: list[float], patience: int) -> None:
     history = [(10 * index, rate) for index, rate in enumerate(rates)]
-    exhausted = [
+    stop_steps = [
         step
         for index, (step, _) in enumerate(history)
         if index >= patience and max(rates[: index - patience + 1]) >= max(rates[: index + 1])
     ]
-    assert find_stop(history, patience) == (exhausted[0] if exhausted else None)
+    assert find_stop(history, patience) == (stop_steps[0] if stop_steps else None)
     assert find_stop(history, None) is None
 
 

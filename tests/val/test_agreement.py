@@ -22,11 +22,15 @@ Files = tuple[Path, Path]
 
 @pytest.mark.parametrize("safety", [False, True], ids=["free", "constrained"])
 @pytest.mark.parametrize("domain", GENERATED_DOMAINS)
-def test_on_generated_problems(shipped: Params, tmp_path: Path, domain: str, safety: bool) -> None:
+def test_on_generated_problems(shipped_params: Params, tmp_path: Path, domain: str, safety: bool) -> None:
     rng = Random(f"agreement:{domain}:{safety}")
     domain_file = tmp_path / "domain.pddl"
     domain_file.write_text(load_domain_text(domain), encoding="utf-8")
-    sizes = {name: bounds for name, bounds in shipped.problems.generated[domain].items() if not isinstance(bounds, int)}
+    sizes = {
+        name: bounds
+        for name, bounds in shipped_params.problems.generated[domain].items()
+        if not isinstance(bounds, int)
+    }
     agreement = Agreement()
     for number in range(6):
         instance = sample_instance(rng, domain, sizes, safety)
@@ -219,10 +223,10 @@ def test_verifier_error_is_a_disagreement(tmp_path: Path, monkeypatch: pytest.Mo
 def validate_twice(folder: Path, domain: str, problem: str, plan: str) -> Outcome:
     """Return the outcome on which both verifiers agree; the plan is on one line."""
     files = write_files(folder, domain, problem)
-    parsed = load_problem(files[1], load_domain(files[0]))
+    parsed_problem = load_problem(files[1], load_domain(files[0]))
     steps = plan.replace(") (", ")\n(").splitlines()
     by_val = val.validate(*files, "\n".join(steps))
-    assert select_compared_fields(verify_plan(parsed, steps)) == select_compared_fields(by_val), by_val.detail
+    assert select_compared_fields(verify_plan(parsed_problem, steps)) == select_compared_fields(by_val), by_val.detail
     return by_val
 
 

@@ -123,15 +123,15 @@ def test_case_comments_and_white_space_of_a_plan_are_ignored(tower: Pair, plan: 
     assert validate(*tower, plan).label is Label.SUCCESS
 
 
-@pytest.mark.parametrize(("plan", "satisfied"), [("(pick-up b2)\n(stack b2 b3)", 1), ("(pick-up b2)", 0)])
-def test_missed_goals_are_counted(tower: Pair, plan: str, satisfied: int) -> None:
+@pytest.mark.parametrize(("plan", "goals_satisfied"), [("(pick-up b2)\n(stack b2 b3)", 1), ("(pick-up b2)", 0)])
+def test_missed_goals_are_counted(tower: Pair, plan: str, goals_satisfied: int) -> None:
     outcome = validate(*tower, plan)
-    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, satisfied, 2)
+    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, goals_satisfied, 2)
     assert "(on b1 b2)" in outcome.detail
 
 
 @pytest.mark.parametrize(
-    ("goal", "plan", "satisfied", "total"),
+    ("goal", "plan", "goals_satisfied", "goals_total"),
     [
         ("(at t b)", "(mark a)", 0, 1),
         ("(and (seen a) (and (seen b) (not (at t a))) (at x a))", "(mark a)", 2, 4),
@@ -151,9 +151,11 @@ def test_missed_goals_are_counted(tower: Pair, plan: str, satisfied: int) -> Non
         ("(and (or (seen a) (seen b)) (or (seen a) (at x b)) (at x b) (preference p (seen b)))", "(mark a)", 2, 3),
     ],
 )
-def test_conjuncts_of_a_goal(trip: Callable[..., Pair], goal: str, plan: str, satisfied: int, total: int) -> None:
+def test_conjuncts_of_a_goal(
+    trip: Callable[..., Pair], goal: str, plan: str, goals_satisfied: int, goals_total: int
+) -> None:
     outcome = validate(*trip("(always (at x a))", goal), plan)
-    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, satisfied, total)
+    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, goals_satisfied, goals_total)
 
 
 def test_conjuncts_count_when_the_last_state_violates_a_constraint(trip: Callable[..., Pair]) -> None:
@@ -180,8 +182,8 @@ def test_undeclared_object_in_an_untyped_domain_fails_the_precondition(tower: Pa
     outcome = validate(*tower, "(pick-up b1)\n(stack b1 b9)")
     assert (outcome.label, outcome.failing_step) == (Label.PRECONDITION, 2)
     assert "b9" in outcome.detail
-    reserved = validate(*tower, "(pick-up and)")
-    assert (reserved.label, reserved.failing_step) == (Label.PRECONDITION, 1)
+    reserved_outcome = validate(*tower, "(pick-up and)")
+    assert (reserved_outcome.label, reserved_outcome.failing_step) == (Label.PRECONDITION, 1)
 
 
 def test_no_plan_succeeds_with_an_undeclared_object(write: Write) -> None:
@@ -362,8 +364,8 @@ def test_constants_equality_and_negation(trip: Callable[..., Pair]) -> None:
 def test_empty_plan(tower: Pair, write: Write, plan: str) -> None:
     outcome = validate(*tower, plan)
     assert (outcome.label, outcome.plan_size, outcome.detail) == (Label.FORMAT, 0, "empty plan")
-    solved = write("solved.pddl", TOWER.replace("(on b1 b2) (on b2 b3)", "(clear b1)"))
-    outcome = validate(tower[0], solved, plan)
+    problem = write("solved.pddl", TOWER.replace("(on b1 b2) (on b2 b3)", "(clear b1)"))
+    outcome = validate(tower[0], problem, plan)
     assert (outcome.label, outcome.plan_size) == (Label.SUCCESS, 0)
 
 
@@ -616,9 +618,9 @@ def test_validate_many_keeps_order_and_runs_equal_jobs_once(tower: Pair, fake_va
 
 def test_validate_many_shows_progress(tower: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     assert len(validate_many([(*tower, BUILD)], progress="judging")) == 1
-    shown = capfd.readouterr()
-    assert "judging" in shown.err
-    assert shown.out == ""
+    output = capfd.readouterr()
+    assert "judging" in output.err
+    assert output.out == ""
     assert validate_many([]) == []
 
 

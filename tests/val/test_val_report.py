@@ -20,13 +20,13 @@ TRAJECTORY = "Checking trajectory constraints at"
 END = "\nFailed plans:\n /tmp/plan \n"
 
 
-def build_plan(*actions: str, undeclared: dict[str, str] | None = None) -> Plan:
+def build_plan(*actions: str, undeclared_names: dict[str, str] | None = None) -> Plan:
     """A plan of bare actions, or of actions as `1: (go a b) [5]` gives them."""
     steps = []
     for position, action in enumerate(actions, 1):
         time, name, duration = re.fullmatch(r"(?:(\d+): )?(\([^()]*\))(?: \[(\d+)\])?", action).groups()  # type: ignore[union-attr]
         steps.append(TimedStep(name, float(time or position), float(duration or 0)))
-    return Plan(tuple(steps), "".join(f"{action}\n" for action in actions), len(actions), undeclared or {})
+    return Plan(tuple(steps), "".join(f"{action}\n" for action in actions), len(actions), undeclared_names or {})
 
 
 def build_inputs(temporal: bool = False) -> Inputs:
@@ -63,7 +63,7 @@ def test_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("advice", "satisfied", "detail"),
+    ("advice", "goals_satisfied", "detail"),
     [
         (["(Set (at b) to true)"], 1, "missing: (at b)"),
         (["(Set (lit) to false)"], 1, "missing: (not (lit))"),
@@ -72,9 +72,9 @@ def test_success() -> None:
         (["(No advice for literal!)"], 2, "missing: part of the goal"),
     ],
 )
-def test_missed_goal(advice: list[str], satisfied: int, detail: str) -> None:
+def test_missed_goal(advice: list[str], goals_satisfied: int, detail: str) -> None:
     outcome = parse(TWO, start(1), start(2), EXECUTED, "Goal not satisfied", "Plan invalid", *advice)
-    assert outcome == Outcome(Label.GOAL, 2, None, satisfied, 3, detail)
+    assert outcome == Outcome(Label.GOAL, 2, None, goals_satisfied, 3, detail)
 
 
 def test_empty_plan_that_misses_the_goal_is_no_plan() -> None:
@@ -119,10 +119,10 @@ def test_violated_constraint_comes_before_the_precondition_of_the_next_step() ->
 
 def test_violation_counts_at_the_last_step_before_its_state() -> None:
     together = build_plan("1: (light)", "1: (go a b) [5]", "9: (go b a) [5]")
-    violated = [f"{TRAJECTORY} 1", "Condition failed"]
-    assert parse(together, start(1), *violated, start(6), FAILED, temporal=True).failing_step == 2
-    assert parse(together, start(1), start(6), *violated, start(9), FAILED, temporal=True).failing_step == 2
-    assert parse(TWO, *violated, start(1), FAILED).failing_step == 1  # in the initial state
+    violation_lines = [f"{TRAJECTORY} 1", "Condition failed"]
+    assert parse(together, start(1), *violation_lines, start(6), FAILED, temporal=True).failing_step == 2
+    assert parse(together, start(1), start(6), *violation_lines, start(9), FAILED, temporal=True).failing_step == 2
+    assert parse(TWO, *violation_lines, start(1), FAILED).failing_step == 1  # in the initial state
     at_once = build_plan("0: (light)", "1: (go a b) [5]")
     assert parse(at_once, f"{TRAJECTORY} 0", "Condition failed", start(0), FAILED, temporal=True).failing_step == 1
 
@@ -166,17 +166,19 @@ def test_actions_of_a_temporal_plan_are_found_by_name_and_time() -> None:
 
 
 def test_undeclared_object_counts_where_nothing_failed_before_it() -> None:
-    plan = build_plan("(go a b)", "(go b undeclared-1)", undeclared={"undeclared-1": "Nowhere"})
-    undeclared = Outcome(Label.PRECONDITION, 2, 2, None, 3, "(go b Nowhere): undeclared object")
+    plan = build_plan("(go a b)", "(go b undeclared-1)", undeclared_names={"undeclared-1": "Nowhere"})
+    undeclared_outcome = Outcome(Label.PRECONDITION, 2, 2, None, 3, "(go b Nowhere): undeclared object")
     advice = "(Set (at undeclared-1) to true)"
-    assert parse(plan, start(1), start(2), EXECUTED, "Plan valid") == undeclared
-    assert parse(plan, start(1), start(2), *explain("(go b a)", 2, advice)) == undeclared
+    assert parse(plan, start(1), start(2), EXECUTED, "Plan valid") == undeclared_outcome
+    assert parse(plan, start(1), start(2), *explain("(go b a)", 2, advice)) == undeclared_outcome
     first = parse(plan, start(1), *explain("(go a b)", 1, advice))
     reason = "(go a b): unsatisfied precondition: (Set (at Nowhere) to true)"
     assert first == Outcome(Label.PRECONDITION, 2, 1, None, 3, reason)
-    violated = parse(plan, start(1), f"{TRAJECTORY} 1", "Failure to satisfy: (at undeclared-1)", start(2), FAILED)
-    assert violated == Outcome(Label.SAFETY, 2, 1, None, 3, "Failure to satisfy: (at Nowhere)")
-    single = build_plan("(go b undeclared-1)", undeclared={"undeclared-1": "Nowhere"})
+    violated_outcome = parse(
+        plan, start(1), f"{TRAJECTORY} 1", "Failure to satisfy: (at undeclared-1)", start(2), FAILED
+    )
+    assert violated_outcome == Outcome(Label.SAFETY, 2, 1, None, 3, "Failure to satisfy: (at Nowhere)")
+    single = build_plan("(go b undeclared-1)", undeclared_names={"undeclared-1": "Nowhere"})
     assert parse(single, f"{TRAJECTORY} 0", "Condition failed", start(1), FAILED).label is Label.SAFETY  # initial state
     assert parse(single, f"{TRAJECTORY} 0", "Condition failed", start(1), FAILED, temporal=True).label is (
         Label.PRECONDITION
@@ -188,8 +190,8 @@ REJECTED = "Checking plan: /tmp/plan\n"
 
 @pytest.mark.parametrize("form", ["Bad plan description!", "Bad operator in plan!", "Error in type-checking!"])
 def test_rejected_plan(form: str) -> None:
-    undeclared = build_plan("(go a undeclared-1)", undeclared={"undeclared-1": "zz\x1b"})
-    outcome = parse_report(REJECTED + form, undeclared, build_inputs())
+    undeclared_plan = build_plan("(go a undeclared-1)", undeclared_names={"undeclared-1": "zz\x1b"})
+    outcome = parse_report(REJECTED + form, undeclared_plan, build_inputs())
     assert outcome == Outcome(Label.FORMAT, 1, None, None, 3, r"undeclared object: 'zz\x1b'")
     with pytest.raises(InputError) as error:
         parse_report(REJECTED + form, TWO, build_inputs())

@@ -44,7 +44,7 @@ def open_repo():
 
 
 repo = open_repo()
-changed = find_changed(repo) if workflow.is_main_process else set()
+changed_stages = find_changed(repo) if workflow.is_main_process else set()
 graph = repo.index.graph  # an edge leads from a stage to one that it needs
 
 # Of two stages that could run, the one with the longer path to the end goes first.
@@ -58,7 +58,7 @@ now = Path(".snakemake/now")
 stale = set()
 if workflow.is_main_process:
     for stage in graph:
-        if stage.addressing in changed:
+        if stage.addressing in changed_stages:
             stale |= {stage, *nx.ancestors(graph, stage)}
     now.parent.mkdir(exist_ok=True)
     now.write_text(uuid.uuid4().hex)
@@ -86,7 +86,7 @@ class Family:
         for key, values in self.values.items():
             values["key"] = key
         template = getattr(definition, "template", None) or definition.definition
-        outs = [out for kind in ("outs", "metrics") for out in template.get(kind, ()) if not self._is_kept(out)]
+        outs = [out for section in ("outs", "metrics") for out in template.get(section, ()) if not self._is_kept(out)]
         texts = [self._path(out) for out in outs]
         self.outputs = [resolver.context.resolve(ITEM.sub(self._wildcard, text)) for text in texts]
         names = dict.fromkeys(re.findall(r"\{(\w+)\}", " ".join(self.outputs)))
@@ -113,18 +113,22 @@ class Family:
 
     def stage(self, wildcards):
         """The stage that these wildcards stand for."""
-        wanted = dict(wildcards.items())
-        keys = (key for key, values in self.values.items() if all(str(values[name]) == wanted[name] for name in wanted))
+        wildcard_values = dict(wildcards.items())
+        keys = (
+            key
+            for key, values in self.values.items()
+            if all(str(values[name]) == value for name, value in wildcard_values.items())
+        )
         return self.stages[next(keys, "")]
 
     def inputs(self, wildcards):
         """The stage's dependencies; a folder of other stages' outputs counts as those."""
         stage = self.stage(wildcards)
-        made = [str(out) for upstream in graph.successors(stage) for out in upstream.outs]
+        upstream_outs = [str(out) for upstream in graph.successors(stage) for out in upstream.outs]
         paths = []
         for dep in stage.deps:
             if not isinstance(dep, ParamsDependency):
-                inside = [out for out in made if Path(out).is_relative_to(str(dep))]
+                inside = [out for out in upstream_outs if Path(out).is_relative_to(str(dep))]
                 paths += inside or [str(dep)]
         paths.append(str(now))  # always, so that the set of inputs does not change
         return paths if stage in stale | find_followers() else [ancient(path) for path in paths]

@@ -56,10 +56,10 @@ def check_jobs():
         return
     stages = [job.params.stage for job in workflow.dag.needrun_jobs() if "stage" in job.params.keys()]
     options = [] if workflow.local_exec else ["--elsewhere"]
-    done = subprocess.run(["planward", "preflight", *options, *stages], capture_output=True, text=True)
-    if done.returncode:
-        raise WorkflowError(f"{done.stderr.strip()}\n(snakemake --no-hooks leaves these checks to each job)")
-    print(done.stderr, file=sys.stderr, end="")
+    process = subprocess.run(["planward", "preflight", *options, *stages], capture_output=True, text=True)
+    if process.returncode:
+        raise WorkflowError(f"{process.stderr.strip()}\n(snakemake --no-hooks leaves these checks to each job)")
+    print(process.stderr, file=sys.stderr, end="")
 
 
 def stop_polling():

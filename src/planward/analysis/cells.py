@@ -51,11 +51,11 @@ def compute_rates(cells: Sequence[Successes], strata: Sequence[str], uncertainty
     rows = []
     for cell in cells:
         seeds, shot_nums, n = cell.shape
-        successes, pooled = int(cell.sum()), _has_several(cell)
-        low, high = next(intervals) if pooled else compute_wilson_interval(successes, n, uncertainty.confidence)
+        successes, has_several = int(cell.sum()), _has_several(cell)
+        low, high = next(intervals) if has_several else compute_wilson_interval(successes, n, uncertainty.confidence)
         rows.append(
             {"seeds": seeds, "n": n, "successes": successes, "success_rate": successes / (seeds * shot_nums * n)}
-            | {"ci_low": low, "ci_high": high, "interval": "bootstrap" if pooled else "wilson"}
+            | {"ci_low": low, "ci_high": high, "interval": "bootstrap" if has_several else "wilson"}
         )
     return rows
 
@@ -68,20 +68,20 @@ def compute_differences(
     Runs of the same seed are compared; a method with one run is compared with every run of the other.
     `both`, `only_a` and `only_b` count pairs of predictions.
     """
-    matched = [_match_seeds(a, b) for a, b in pairs]
-    gaps = [b.mean(axis=1) - a.mean(axis=1) for a, b in matched if _has_several(a)]
+    matched_pairs = [_match_seeds(a, b) for a, b in pairs]
+    gaps = [b.mean(axis=1) - a.mean(axis=1) for a, b in matched_pairs if _has_several(a)]
     intervals = _bootstrap(gaps, strata, uncertainty)
     rows = []
-    for a, b in matched:
-        counts, (seeds, _, n), pooled = Pairs.count(a.ravel(), b.ravel()), a.shape, _has_several(a)
-        low, high = next(intervals) if pooled else compute_paired_interval(counts, uncertainty.confidence)
+    for a, b in matched_pairs:
+        counts, (seeds, _, n), has_several = Pairs.count(a.ravel(), b.ravel()), a.shape, _has_several(a)
+        low, high = next(intervals) if has_several else compute_paired_interval(counts, uncertainty.confidence)
         means = b.mean(axis=(0, 1)) - a.mean(axis=(0, 1))  # of each problem
         detectable = compute_detectable_difference(float((means**2).mean()), n, uncertainty.confidence)
         rows.append(
             {"seeds": seeds, "n": n, "both": counts.both, "only_a": counts.only_a, "only_b": counts.only_b}
             | {"difference": 100 * counts.difference, "ci_low": 100 * low, "ci_high": 100 * high}
-            | {"interval": "bootstrap" if pooled else "newcombe", "p": compute_p_value(a, b)}
-            | {"test": "sign-flip" if pooled else "mcnemar", "detectable_difference": 100 * detectable}
+            | {"interval": "bootstrap" if has_several else "newcombe", "p": compute_p_value(a, b)}
+            | {"test": "sign-flip" if has_several else "mcnemar", "detectable_difference": 100 * detectable}
         )
     return rows
 
@@ -117,8 +117,8 @@ def _has_several(cell: Successes) -> bool:
 
 def _match_seeds(a: Successes, b: Successes) -> tuple[Successes, Successes]:
     """Repeat the one run of a method for each run of the other."""
-    broadcast = np.broadcast_arrays(a, b)
-    return broadcast[0], broadcast[1]
+    arrays = np.broadcast_arrays(a, b)
+    return arrays[0], arrays[1]
 
 
 def _bootstrap(
@@ -130,9 +130,9 @@ def _bootstrap(
         by_shape[mean.shape].append(index)
     intervals: dict[int, tuple[float, float]] = {}
     for indices in by_shape.values():
-        stacked = np.stack([means[index] for index in indices])
+        stacked_means = np.stack([means[index] for index in indices])
         bounds = bootstrap_intervals(
-            stacked, strata, uncertainty.confidence, uncertainty.resamples, uncertainty.seed
+            stacked_means, strata, uncertainty.confidence, uncertainty.resamples, uncertainty.seed
         ).tolist()
         intervals |= {index: (low, high) for index, (low, high) in zip(indices, bounds, strict=True)}
     return (intervals[index] for index in range(len(means)))

@@ -112,11 +112,11 @@ class ClusterBootstrap:
             value = float(_average(by_seed, np.ones(len(seeds))))
             if np.isnan(value):
                 return Estimate(value, value, value)
-            resampled = measure(*np.moveaxis(np.tensordot(self.counts, sums, axes=(1, 1)), -1, 0))  # [draws, seeds]
+            replicates = measure(*np.moveaxis(np.tensordot(self.counts, sums, axes=(1, 1)), -1, 0))  # [draws, seeds]
             rng = np.random.default_rng([self.uncertainty.seed, len(seeds)])
-            seed_counts = rng.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), size=len(resampled))
+            seed_counts = rng.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), size=len(replicates))
             tail = (1 - self.uncertainty.confidence) / 2
-            low, high = np.nanquantile(_average(resampled, seed_counts), [tail, 1 - tail])
+            low, high = np.nanquantile(_average(replicates, seed_counts), [tail, 1 - tail])
         return Estimate(value, float(low), float(high))
 
 

@@ -75,21 +75,21 @@ def compute_difficulty_table(
         measures[SUCCESS, ALL] = rates.mean(axis=0)
     kinds = KINDS if success.problems["constrained"].nunique() > 1 else {ALL: ALL}
     rows = []
-    for kind, constrained in kinds.items():
+    for kind, value in kinds.items():
         by_domain = {
-            domain: _correlate(success, measures, {"domain": domain, "constrained": constrained}, by, seed)
+            domain: _correlate(success, measures, {"domain": domain, "constrained": value}, by, seed)
             for seed, domain in enumerate(sorted(success.problems["domain"].unique()))
         }
         for name, shot_num in measures:
             parts = {domain: cells[name, shot_num] for domain, cells in by_domain.items() if cells}
-            pooled = {ALL: pool_correlations(parts)} | {
+            correlations = {ALL: pool_correlations(parts)} | {
                 domain: (int(not c.undefined), c) for domain, c in parts.items()
             }
             rows += [
                 {"domain": domain, "problems": kind, "measure": name, "shot_num": shot_num, "domains": domains}
                 | {"n": cell.n, "undefined": cell.undefined}
                 | _describe_values(cell.values, by.confidence)
-                for domain, (domains, cell) in pooled.items()
+                for domain, (domains, cell) in correlations.items()
             ]
     ranks = {kind: rank for rank, kind in enumerate(KINDS)}
     rows.sort(key=lambda row: (row["domain"] != ALL, row["domain"], ranks[row["problems"]]))
@@ -122,12 +122,12 @@ def correlate_ranks(scores: Array, measures: Sequence[Array], counts: Array) -> 
         Shape [measures, draws]; NaN where scores or measure are constant in the draw.
     """
     ranks = _compute_centred_ranks(scores, counts)
-    weighted = counts * ranks
-    deviation, correlations = np.sqrt(np.einsum("dp,dp->d", weighted, ranks)), []
+    weighted_ranks = counts * ranks
+    deviation, correlations = np.sqrt(np.einsum("dp,dp->d", weighted_ranks, ranks)), []
     for measure in measures:
         others = _compute_centred_ranks(measure, counts)
         scale = deviation * np.sqrt(np.einsum("dp,dp->d", counts * others, others))
-        covariance = np.einsum("dp,dp->d", weighted, others)
+        covariance = np.einsum("dp,dp->d", weighted_ranks, others)
         correlations.append(np.clip(covariance / np.where(scale > 0, scale, np.nan), -1, 1))
     return np.stack(correlations)
 
@@ -135,10 +135,10 @@ def correlate_ranks(scores: Array, measures: Sequence[Array], counts: Array) -> 
 def _compute_centred_ranks(values: Array, counts: Array) -> Array:
     """Each problem's mean rank less the mean of all ranks, [draws, problems]; exactly 0 where values are constant."""
     distinct, positions = np.unique(values, return_inverse=True)
-    tied = counts @ np.eye(len(distinct))[positions]  # [draws, distinct values]: how often each is in the draw
-    ranks = np.cumsum(tied, axis=1) - tied / 2
-    centred: Array = (ranks - counts.sum(axis=1, keepdims=True) / 2)[:, positions]
-    return centred
+    value_counts = counts @ np.eye(len(distinct))[positions]  # [draws, distinct values]: how often each is in the draw
+    ranks = np.cumsum(value_counts, axis=1) - value_counts / 2
+    centred_ranks: Array = (ranks - counts.sum(axis=1, keepdims=True) / 2)[:, positions]
+    return centred_ranks
 
 
 def _correlate(
@@ -194,7 +194,7 @@ def _explain_undefined(scores: Array, values: Array, measure: str) -> str:
 
 def _describe_values(values: Array, confidence: float) -> dict[str, float]:
     """The correlation and its percentile interval, over the resamples in which it is defined."""
-    value, resampled = values[0], values[1:][~np.isnan(values[1:])]
+    value, replicates = values[0], values[1:][~np.isnan(values[1:])]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail]) if len(resampled) else (np.nan, np.nan)
+    low, high = np.quantile(replicates, [tail, 1 - tail]) if len(replicates) else (np.nan, np.nan)
     return {"correlation": float(value), "ci_low": float(low), "ci_high": float(high)}

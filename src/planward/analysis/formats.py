@@ -57,12 +57,12 @@ def escape_latex(text: str) -> str:
     return re.sub(r"[&%$#_{}~^\\]", lambda match: _LATEX[match[0]], text)
 
 
-def _render_rows(cells: pd.DataFrame, best: str, tied: str, escape: Callable[[str], str]) -> list[list[str]]:
-    """The heading and a row for each run; `best` and `tied` are the formats of such cells."""
+def _render_rows(cells: pd.DataFrame, best: str, tie: str, escape: Callable[[str], str]) -> list[list[str]]:
+    """The heading and a row for each run; `best` and `tie` are the formats of such cells."""
     rows = [["method", "N", *map(format_shot_num, sorted(cells["shot_num"].unique()))]]
     for (method, size), run in cells.groupby(["method", "dataset_size"], sort=False):
         texts = [
-            (best if c.best else tied if c.tied else "{}").format(format_rate(c.success_rate, c.ci_low, c.ci_high))
+            (best if c.best else tie if c.tied else "{}").format(format_rate(c.success_rate, c.ci_low, c.ci_high))
             for c in run.sort_values("shot_num").itertuples()
         ]
         rows.append([escape(format_method(str(method))), str(size), *texts])

@@ -51,19 +51,19 @@ def format_detectable_note(values: Iterable[float], unit: str = "points", betwee
         unit: `points` (percentage points), or `units of reward`.
         between: what the table lets its reader compare.
     """
-    known = sorted(value for value in values if value == value)  # NaN: there was nothing to compare with
-    if not known:
+    differences = sorted(value for value in values if value == value)  # NaN: there was nothing to compare with
+    if not differences:
         return ""
     digits = 1 if unit == "points" else 3
-    ends = list(dict.fromkeys(f"{value:.{digits}f}" for value in (known[0], known[-1])))
+    ends = list(dict.fromkeys(f"{value:.{digits}f}" for value in (differences[0], differences[-1])))
     sizes = f"{' to '.join(ends)} {unit}{', depending on the column' if len(ends) > 1 else ''}"
     return f"Smallest detectable difference between {between}: {sizes} (80 % power, before Holm's correction)."
 
 
 def sort_key(column: str, value: Any) -> tuple[int, Any]:
     """A sorting key: methods, selectors, buckets and dialects in their own order, `all` first, the rest by value."""
-    known = ORDERS.get(column, ())
-    return (known.index(value), "") if value in known else (len(known), value)
+    order = ORDERS.get(column, ())
+    return (order.index(value), "") if value in order else (len(order), value)
 
 
 def sort_rows(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -75,9 +75,9 @@ def sort_rows(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def describe_intervals(cells: pd.DataFrame) -> str:
     """How the intervals of a table's rates were computed."""
     seeds = cells["seeds"].max()
-    pooled = f"stratified bootstrap over problems and {seeds} seeds"
+    phrase = f"stratified bootstrap over problems and {seeds} seeds"
     methods = set(cells["interval"])
-    return {("wilson",): "Wilson", ("bootstrap",): pooled}.get(tuple(methods), f"{pooled}; Wilson where there is one")
+    return {("wilson",): "Wilson", ("bootstrap",): phrase}.get(tuple(methods), f"{phrase}; Wilson where there is one")
 
 
 def describe_test(cells: pd.DataFrame) -> str:

@@ -135,9 +135,9 @@ def check_seeds(outcomes: pd.DataFrame, folder: str) -> None:
     Raises:
         PredictionsError: one has not; the message names the file that is missing.
     """
-    trained = outcomes[outcomes["dataset_size"] > 0].drop_duplicates(["method", "dataset_size", "seed"])
-    for seed in sorted(trained["seed"].unique()):
-        for (method, size), rows in trained.groupby(["method", "dataset_size"]):
+    trained_runs = outcomes[outcomes["dataset_size"] > 0].drop_duplicates(["method", "dataset_size", "seed"])
+    for seed in sorted(trained_runs["seed"].unique()):
+        for (method, size), rows in trained_runs.groupby(["method", "dataset_size"]):
             if seed not in set(rows["seed"]):
                 raise PredictionsError(
                     f"{folder}: no {Run(str(method), int(size), int(seed)).name}.jsonl, but others have this seed; "

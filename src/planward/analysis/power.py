@@ -58,8 +58,8 @@ def compute_exact_power(difference: float, discordance: float, problems: int, al
     wins = binom.isf(alpha / 2, m, 0.5) + 1  # the fewest of M with which p is below alpha
     wins += 2 * binom.sf(wins - 1, m, 0.5) >= alpha
     share = (1 + difference / discordance) / 2  # of M, solved by b
-    rejected = binom.sf(wins - 1, m, share) + binom.cdf(m - wins, m, share)
-    return float(binom.pmf(m, problems, discordance) @ rejected)
+    conditional_power = binom.sf(wins - 1, m, share) + binom.cdf(m - wins, m, share)
+    return float(binom.pmf(m, problems, discordance) @ conditional_power)
 
 
 def approximate_problems(difference: float, discordance: float, alpha: float, power: float) -> float:

@@ -76,10 +76,10 @@ def estimate_evidence(success: SuccessArrays, a: str, b: str, confidence: float)
     Raises:
         ValueError: a method has no predictions, or the two have no N in common.
     """
-    runs = {method: {n: solved for (name, n), solved in success.arrays.items() if name == method} for method in (a, b)}
+    runs = {method: {n: array for (name, n), array in success.arrays.items() if name == method} for method in (a, b)}
     if missing := [method for method, by_size in runs.items() if not by_size]:
-        known = ", ".join(dict.fromkeys(name for name, _ in success.arrays))
-        raise ValueError(f"no predictions of {' and '.join(missing)}; there are those of {known}")
+        names = ", ".join(dict.fromkeys(name for name, _ in success.arrays))
+        raise ValueError(f"no predictions of {' and '.join(missing)}; there are those of {names}")
     sizes = [by_size.keys() for by_size in runs.values() if 0 not in by_size]
     common = sorted(set.intersection(*map(set, sizes))) if sizes else [0]
     if not common:
@@ -112,8 +112,8 @@ def analyse_evidence(evidence: Evidence, differences: Sequence[float], alpha: fl
     else:
         detectable = {k: compute_detectable_difference(s, n, confidence, power) for k, s in evidence.pooled.items()}
     largest = max(evidence.discordance.values())
-    needed = [_compute_requirement(d, largest, evidence, alpha, power) for d in differences]
-    return PowerAnalysis(alpha, power, largest, n, detectable, evidence, needed)
+    requirements = [_compute_requirement(d, largest, evidence, alpha, power) for d in differences]
+    return PowerAnalysis(alpha, power, largest, n, detectable, evidence, requirements)
 
 
 def analyse_discordance(
@@ -121,8 +121,8 @@ def analyse_discordance(
 ) -> PowerAnalysis:
     """The same for a given discordance and `problems` of one seed; without results nothing is known of seeds."""
     detectable = {} if problems is None else {0: compute_exact_detectable(discordance, problems, alpha, power)}
-    needed = [_compute_requirement(d, discordance, None, alpha, power) for d in differences]
-    return PowerAnalysis(alpha, power, discordance, problems, detectable, None, needed)
+    requirements = [_compute_requirement(d, discordance, None, alpha, power) for d in differences]
+    return PowerAnalysis(alpha, power, discordance, problems, detectable, None, requirements)
 
 
 def _compute_requirement(
@@ -132,8 +132,8 @@ def _compute_requirement(
     seeds = at_most = at_worst = None
     if evidence and parts:
         for k in SEEDS:  # averaging over seeds removes part of the variance of the interaction
-            pooled = max(discordance - (1 - 1 / k) * parts.both, 0.0)
-            problems_by_seeds[k] = math.ceil(approximate_problems(difference, pooled, alpha, power))
+            pooled_discordance = max(discordance - (1 - 1 / k) * parts.both, 0.0)
+            problems_by_seeds[k] = math.ceil(approximate_problems(difference, pooled_discordance, alpha, power))
         worst = replace(parts, seed=parts.seed_bounds[1])
         seeds = compute_seeds_needed(difference, parts, evidence.problems, alpha, power)
         at_most = compute_seeds_needed(difference, parts, math.inf, alpha, power)

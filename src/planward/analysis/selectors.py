@@ -75,15 +75,15 @@ def compute_selector_tables(
     Args:
         examples: the dialect of every problem that may have been chosen, by its id.
     """
-    grouped = outcomes.assign(dialect=np.where(outcomes["dialect_number"] > 0, DIALECTS, PLAIN))
-    answers = SuccessArrays.from_outcomes(grouped)
-    with_all = pd.concat([grouped.assign(domain=ALL), grouped], ignore_index=True)
+    grouped_outcomes = outcomes.assign(dialect=np.where(outcomes["dialect_number"] > 0, DIALECTS, PLAIN))
+    answers = SuccessArrays.from_outcomes(grouped_outcomes)
+    with_all = pd.concat([grouped_outcomes.assign(domain=ALL), grouped_outcomes], ignore_index=True)
     tables = {
         "success": compute_seeds_table(with_all, by.confidence, ["domain"]),
-        "groups": compute_seeds_table(grouped, by.confidence, ["dialect"]),
+        "groups": compute_seeds_table(grouped_outcomes, by.confidence, ["dialect"]),
         "cells": compute_cells(answers, by),
         "paired": compute_paired(answers, by),
-        "shots": compute_choices(grouped, examples),
+        "shots": compute_choices(grouped_outcomes, examples),
     }
     return {name: table.rename(columns={"method": "selector"})[COLUMNS[name]] for name, table in tables.items()}
 

@@ -61,9 +61,9 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
-    return [float(value) for value in adjusted]
+    adjusted_p_values = np.empty_like(values)
+    adjusted_p_values[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
+    return [float(value) for value in adjusted_p_values]
 
 
 def compute_paired_interval(pairs: Pairs, confidence: float) -> tuple[float, float]:

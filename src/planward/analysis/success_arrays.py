@@ -42,14 +42,14 @@ class SuccessArrays:
         success, shape = outcomes["success"].to_numpy(bool)[order], (-1, len(shot_nums), len(problems))
         arrays = {}
         for method, size in sort_rows(outcomes[RUN].drop_duplicates(), RUN).itertuples(index=False):
-            chosen = ((outcomes["method"] == method) & (outcomes["dataset_size"] == size)).to_numpy(bool)[order]
-            arrays[str(method), int(size)] = success[chosen].reshape(shape)
+            mask = ((outcomes["method"] == method) & (outcomes["dataset_size"] == size)).to_numpy(bool)[order]
+            arrays[str(method), int(size)] = success[mask].reshape(shape)
         return cls(problems, shot_nums, arrays)
 
     def select(self, run: tuple[str, int], shot_num: Hashable, mask: Mask) -> Successes:
         """Success of a run on the problems of a mask with `shot_num` examples, or with all numbers of them (`ALL`)."""
-        chosen = slice(None) if shot_num == ALL else [self.shot_nums.index(int(str(shot_num)))]
-        return self.arrays[run][:, chosen][:, :, mask]
+        shot_indices = slice(None) if shot_num == ALL else [self.shot_nums.index(int(str(shot_num)))]
+        return self.arrays[run][:, shot_indices][:, :, mask]
 
     @property
     def all_problems(self) -> Mask:

@@ -142,7 +142,7 @@ def compute_ablations_table(
         default, *cells = (success.select((name, size), shot_num, mask) for name in ("grpo", *variants))
         reference, *rates = compute_rates([default, *cells], strata, uncertainty)
         differences = compute_differences([(default, cell) for cell in cells], strata, uncertainty)
-        adjusted = adjust_p_values([difference["p"] for difference in differences])
+        adjusted_p_values = adjust_p_values([difference["p"] for difference in differences])
         rows = [
             {"variant": name, "dataset_size": size, "shot_num": shot_num}
             | rate
@@ -150,7 +150,7 @@ def compute_ablations_table(
             | {"difference": gap["difference"], "difference_low": gap["ci_low"], "difference_high": gap["ci_high"]}
             | {"p": gap["p"], "p_holm": p, "test": gap["test"], "detectable_difference": gap["detectable_difference"]}
             | {"result": classify_result(p, gap["difference"], 1 - uncertainty.confidence)}
-            for name, rate, gap, p in zip(variants, rates, differences, adjusted, strict=True)
+            for name, rate, gap, p in zip(variants, rates, differences, adjusted_p_values, strict=True)
         ]
         blocks.append(pd.DataFrame(rows))
     return pd.concat(blocks).reindex(columns=ABLATIONS)
@@ -190,8 +190,8 @@ def compute_constraints_table(outcomes: pd.DataFrame, success: SuccessArrays, un
     rows = [
         row for group in groups for row in compute_rate_rows(success, success.build_mask(**group), uncertainty, group)
     ]
-    violated = (outcomes["label"] == Label.SAFETY.value).groupby([outcomes[key] for key in keys])
-    shares = violated.agg(safety_violations="sum", safety_share="mean").reset_index()
+    violations = (outcomes["label"] == Label.SAFETY.value).groupby([outcomes[key] for key in keys])
+    shares = violations.agg(safety_violations="sum", safety_share="mean").reset_index()
     return sort_rows(pd.DataFrame(rows)[[*keys, *RATES]].merge(shares, on=keys), keys)
 
 

@@ -36,12 +36,12 @@ def compute_transfer_table(
     """
     rows: list[Row] = []
     for kind in (kind for kind in TRANSFER_KINDS if kind in set(problems["kind"])):
-        known = problems[problems["kind"] == kind].set_index("id")["known_to_base"]
-        success = SuccessArrays.from_outcomes(outcomes[outcomes["id"].isin(known.index)])
+        known_to_base = problems[problems["kind"] == kind].set_index("id")["known_to_base"]
+        success = SuccessArrays.from_outcomes(outcomes[outcomes["id"].isin(known_to_base.index)])
         references = _select_originals(originals, success) if kind == "renamed" else None
         for domain in (ALL, *sorted(success.problems["domain"].unique())):
             mask = success.build_mask(domain=domain)
-            is_known = bool(known[success.problems["id"][mask]].all())
+            is_known = bool(known_to_base[success.problems["id"][mask]].all())
             group = {"kind": kind, "domain": domain, "known_to_base": is_known}
             rates = compute_rate_rows(success, mask, uncertainty, group)
             if references:
@@ -65,9 +65,9 @@ def classify_difference(low: float, high: float, margin: float) -> str:
     return LOWER if high < 0 else HIGHER if low > 0 else UNDECIDED
 
 
-def _select_originals(originals: pd.DataFrame, renamed: SuccessArrays) -> SuccessArrays:
+def _select_originals(originals: pd.DataFrame, success: SuccessArrays) -> SuccessArrays:
     """Success on the originals of renamed problems, in arrays of the same shape."""
-    is_original = originals["id"].isin(renamed.problems["id"]) & originals["shot_num"].isin(renamed.shot_nums)
+    is_original = originals["id"].isin(success.problems["id"]) & originals["shot_num"].isin(success.shot_nums)
     return SuccessArrays.from_outcomes(originals[is_original])
 
 

@@ -52,17 +52,17 @@ def run_stage(
     limit_threads()
     end_with_parent()
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes
-    with report_errors(), ExitStack() as held:
+    with report_errors(), ExitStack() as stack:
         start = time.perf_counter()
         with guard_parameters(find_pipeline(track or task)) if is_first else nullcontext():
             params = load_params(task)
             if is_first:  # not before: outside a project nothing is written
-                held.enter_context(lock_stage(LOCKS / f"{track or task}-{stage}"))
+                stack.enter_context(lock_stage(LOCKS / f"{track or task}-{stage}"))
             check_stage(StageNeeds(stage, track or task, run), params)
             function(params)
         if is_first:
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-            measured: dict[str, Any] = {
+            measurement: dict[str, Any] = {
                 "stage": stage,
                 "task": track or task,
                 "wall_s": round(time.perf_counter() - start, 2),
@@ -70,8 +70,8 @@ def run_stage(
                 "peak_rss_mb": round(own.ru_maxrss / 1024),
             }
             if run is not None:
-                measured["run"] = run.as_dict(track or task)
-            write_json(paths.results(track or task).timing / f"{stage}.json", measured)
+                measurement["run"] = run.as_dict(track or task)
+            write_json(paths.results(track or task).timing / f"{stage}.json", measurement)
 
 
 @contextmanager

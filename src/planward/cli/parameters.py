@@ -43,10 +43,10 @@ def guard_parameters(pipeline: Path) -> Iterator[None]:
         if file in versions:
             versions[file].add(content)
     after = _read_files() if stage else {}
-    edited = {file: contents for file in versions if (contents := versions[file] - {after.get(file, b"")})}
-    if not edited:
+    edited_files = {file: contents for file in versions if (contents := versions[file] - {after.get(file, b"")})}
+    if not edited_files:
         return
-    names = ", ".join(_list_changes(pipeline, stage, edited, after))
+    names = ", ".join(_list_changes(pipeline, stage, edited_files, after))
     if names:
         raise ParametersChanged(
             f"{names} changed while {stage} ran, so its outputs are of other values than DVC would record; "
@@ -65,7 +65,7 @@ def _read_files() -> dict[Path, bytes]:
 
 
 def _list_changes(
-    pipeline: Path, stage: str, edited: dict[Path, set[bytes]], after: dict[Path, bytes]
+    pipeline: Path, stage: str, edited_files: dict[Path, set[bytes]], after: dict[Path, bytes]
 ) -> Iterator[str]:
     """Yield what DVC records for a stage and is no longer what it was: keys, or whole files.
 
@@ -82,13 +82,13 @@ def _list_changes(
         with Repo() as repo:
             deps = repo.stage.load_one(str(pipeline), stage).deps
     except DvcException:  # the files name no such stage any more, or are no YAML
-        yield from sorted(map(str, edited))
+        yield from sorted(map(str, edited_files))
         return
     for dep in deps:
         file = Path(os.path.relpath(dep.fs_path))
-        if file in edited:
+        if file in edited_files:
             keys = dep.params if isinstance(dep, ParamsDependency) else []
-            new, olds = _parse(after.get(file, b"")), list(map(_parse, edited[file]))
+            new, olds = _parse(after.get(file, b"")), list(map(_parse, edited_files[file]))
             for key in keys:
                 if any(get_param(old, key) != get_param(new, key) for old in olds):
                     yield f"{file}: {key}"

@@ -35,6 +35,6 @@ def preflight(
     from planward.preflight.stages import read_stages
 
     with report_errors():
-        checked = read_stages(stages or ())
-        check_stages(checked, local=not elsewhere)
-        print(f"{len(checked)} checked: nothing is missing")
+        stage_needs = read_stages(stages or ())
+        check_stages(stage_needs, local=not elsewhere)
+        print(f"{len(stage_needs)} checked: nothing is missing")

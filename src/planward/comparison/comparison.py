@@ -77,9 +77,9 @@ def compare(
         overlap=overlap,
         params=find_param_changes([a, b]),
         code=find_code_changes([a, b]),
-        cells=_test_cells(overlap, success, uncertainty, pooled=False),
-        pooled=_test_cells(overlap, success, uncertainty, pooled=True) if several else empty,
-        rewards=_test_cells(overlap, others[0], uncertainty, pooled=False) if others else empty,
+        cells=_test_cells(overlap, success, uncertainty, is_pooled=False),
+        pooled=_test_cells(overlap, success, uncertainty, is_pooled=True) if several else empty,
+        rewards=_test_cells(overlap, others[0], uncertainty, is_pooled=False) if others else empty,
         answers=answers,
         labels=_count_labels(answers),
         transitions=_count_transitions(answers),
@@ -171,23 +171,23 @@ def list_letters(count: int) -> list[str]:
 
 def sort_labels(labels: Collection[str]) -> list[str]:
     """Sort labels: planning's in their own order, others after them by name."""
-    known = [label.value for label in Label]
-    return sorted(labels, key=lambda label: (known.index(label) if label in known else len(known), label))
+    order = [label.value for label in Label]
+    return sorted(labels, key=lambda label: (order.index(label) if label in order else len(order), label))
 
 
-def _test_cells(overlap: Overlap, measure: Measure, uncertainty: Uncertainty, pooled: bool) -> pd.DataFrame:
+def _test_cells(overlap: Overlap, measure: Measure, uncertainty: Uncertainty, is_pooled: bool) -> pd.DataFrame:
     """A row a cell: both values, the paired difference, its test, Holm over the table.
 
     Cells whose prediction files are the same in both are not tested: they have no interval and no p.
     """
-    cells = list_cells(overlap, pooled)
+    cells = list_cells(overlap, is_pooled)
     values = [measure.compute_rates([frames[side] for _, frames in cells]) for side in (0, 1)]
-    tested = [i for i, (key, _) in enumerate(cells) if (key["method"], key["dataset_size"]) not in overlap.identical]
-    differences = measure.compute_differences([(cells[i][1][0], cells[i][1][1]) for i in tested])
-    adjusted = adjust_p_values([difference["p"] for difference in differences])
+    indices = [i for i, (key, _) in enumerate(cells) if (key["method"], key["dataset_size"]) not in overlap.identical]
+    differences = measure.compute_differences([(cells[i][1][0], cells[i][1][1]) for i in indices])
+    adjusted_p_values = adjust_p_values([difference["p"] for difference in differences])
     tests = {
         i: gap | {"p_holm": p, "result": classify_result(p, gap["difference"], 1 - uncertainty.confidence)}
-        for i, gap, p in zip(tested, differences, adjusted, strict=True)
+        for i, gap, p in zip(indices, differences, adjusted_p_values, strict=True)
     }
     rows = []
     for i, (key, (a, b)) in enumerate(cells):

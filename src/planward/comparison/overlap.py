@@ -53,19 +53,19 @@ def find_overlap(
     notes: list[str] = []
     problems = _find_problems(experiments, notes)
     common_shot_nums = _find_shot_nums(experiments, shot_nums, notes)
-    seeds_by_run = [_list_seeds(experiment) for experiment in experiments]
-    all_runs = _sort_runs({run for held in seeds_by_run for run in held})
-    common_runs = [run for run in all_runs if all(run in held for held in seeds_by_run)]
+    seeds_by_experiment = [_list_seeds(experiment) for experiment in experiments]
+    all_runs = _sort_runs({run for seeds_by_run in seeds_by_experiment for run in seeds_by_run})
+    common_runs = [run for run in all_runs if all(run in seeds_by_run for seeds_by_run in seeds_by_experiment)]
     if not common_runs:
         names = "; ".join(
-            f"{experiment.name}: {format_names([format_run(*run) for run in _sort_runs(set(held))])}"
-            for experiment, held in zip(experiments, seeds_by_run, strict=True)
+            f"{experiment.name}: {format_names([format_run(*run) for run in _sort_runs(set(seeds_by_run))])}"
+            for experiment, seeds_by_run in zip(experiments, seeds_by_experiment, strict=True)
         )
         raise PredictionsError(f"no method and N is in all of them ({names})")
     runs, seeds, identical = {}, {}, set()
     frames = [dict(iter(_add_clusters(experiment, cluster).groupby(RUN))) for experiment in experiments]
     for run in common_runs:
-        seeds[run] = _find_seeds(experiments, [held[run] for held in seeds_by_run], notes)
+        seeds[run] = _find_seeds(experiments, [seeds_by_run[run] for seeds_by_run in seeds_by_experiment], notes)
         runs[run] = [
             _select_rows(by_run[run], run_seeds, problems, common_shot_nums)
             for by_run, run_seeds in zip(frames, seeds[run], strict=True)
@@ -78,7 +78,11 @@ def find_overlap(
             identical.add(run)
     _compare_examples(experiments, runs, notes)
     partial = {
-        run: [experiment.name for experiment, held in zip(experiments, seeds_by_run, strict=True) if run in held]
+        run: [
+            experiment.name
+            for experiment, seeds_by_run in zip(experiments, seeds_by_experiment, strict=True)
+            if run in seeds_by_run
+        ]
         for run in all_runs
         if run not in runs
     }
@@ -89,8 +93,8 @@ def _find_problems(experiments: Sequence[Experiment], notes: list[str]) -> list[
     """Ids of the problems that all experiments answer and that have the same text in all."""
     ids = [set(experiment.outcomes["id"]) for experiment in experiments]
     common = set.intersection(*ids)
-    if any(held != common for held in ids):
-        sizes = ", ".join(f"{e.name} has {len(held)}" for e, held in zip(experiments, ids, strict=True))
+    if any(problem_ids != common for problem_ids in ids):
+        sizes = ", ".join(f"{e.name} has {len(problem_ids)}" for e, problem_ids in zip(experiments, ids, strict=True))
         notes.append(f"Different test problems: {sizes}, {len(common)} are in common; only those are compared.")
     texts = [_find_texts(experiment) for experiment in experiments]
     if all(experiment.problems for experiment in experiments):
@@ -115,18 +119,21 @@ def _find_texts(experiment: Experiment) -> dict[str, str]:
     return dict(zip(zero_shot["id"], zero_shot["prompt"], strict=True))
 
 
-def _find_shot_nums(experiments: Sequence[Experiment], requested: Collection[int], notes: list[str]) -> list[int]:
+def _find_shot_nums(experiments: Sequence[Experiment], selection: Collection[int], notes: list[str]) -> list[int]:
     by_experiment = [set(map(int, experiment.outcomes["shot_num"])) for experiment in experiments]
     common = set.intersection(*by_experiment)
-    chosen = sorted(common.intersection(requested) if requested else common)
+    shot_nums = sorted(common.intersection(selection) if selection else common)
     names = "; ".join(
-        f"{e.name} has {', '.join(map(str, sorted(held)))}" for e, held in zip(experiments, by_experiment, strict=True)
+        f"{e.name} has {', '.join(map(str, sorted(numbers)))}"
+        for e, numbers in zip(experiments, by_experiment, strict=True)
     )
-    if not chosen:
+    if not shot_nums:
         raise PredictionsError(f"no such number of worked examples is in all of them ({names})")
-    if any(held != common for held in by_experiment) and not requested:
-        notes.append(f"Different numbers of worked examples: {names}; only {', '.join(map(str, chosen))} are compared.")
-    return chosen
+    if any(numbers != common for numbers in by_experiment) and not selection:
+        notes.append(
+            f"Different numbers of worked examples: {names}; only {', '.join(map(str, shot_nums))} are compared."
+        )
+    return shot_nums
 
 
 def _list_seeds(experiment: Experiment) -> dict[AnyRun, list[int]]:
@@ -134,7 +141,7 @@ def _list_seeds(experiment: Experiment) -> dict[AnyRun, list[int]]:
     seeds: dict[AnyRun, list[int]] = {}
     for run in experiment.digests:
         seeds.setdefault((run.method, run.size), []).extend([run.seed] if run.size else [])
-    return {run: sorted(held) for run, held in seeds.items()}
+    return {run: sorted(run_seeds) for run, run_seeds in seeds.items()}
 
 
 def _sort_runs(runs: set[AnyRun]) -> list[AnyRun]:
@@ -145,18 +152,23 @@ def _sort_runs(runs: set[AnyRun]) -> list[AnyRun]:
 def _find_seeds(experiments: Sequence[Experiment], seeds: list[list[int]], notes: list[str]) -> list[list[int]]:
     """The seeds of each experiment that are compared: those in common, else as many of each as the fewest."""
     common = sorted(set.intersection(*map(set, seeds)))
-    if all(held == common for held in seeds):
+    if all(experiment_seeds == common for experiment_seeds in seeds):
         return seeds
     fewest = min(map(len, seeds))
-    names = "; ".join(f"{e.name} has {', '.join(map(str, held))}" for e, held in zip(experiments, seeds, strict=True))
+    names = "; ".join(
+        f"{e.name} has {', '.join(map(str, experiment_seeds))}"
+        for e, experiment_seeds in zip(experiments, seeds, strict=True)
+    )
     if common:
-        chosen, choice = [common] * len(seeds), f"only {', '.join(map(str, common))} are compared"
+        compared_seeds = [common] * len(seeds)
+        choice = f"only {', '.join(map(str, common))} are compared"
     else:
-        chosen, choice = [held[:fewest] for held in seeds], f"the first {fewest} of each are compared, in order"
+        compared_seeds = [experiment_seeds[:fewest] for experiment_seeds in seeds]
+        choice = f"the first {fewest} of each are compared, in order"
     note = f"Different seeds ({names}): {choice}."
     if note not in notes:
         notes.append(note)
-    return chosen
+    return compared_seeds
 
 
 def _select_rows(
@@ -164,8 +176,8 @@ def _select_rows(
 ) -> pd.DataFrame:
     """The rows of a run that are compared, sorted. An untrained run has no seed of its own: it is 0."""
     mask = rows["shot_num"].isin(shot_nums) & rows["id"].isin(problems)
-    selected = rows[mask & rows["seed"].isin(seeds)] if seeds else rows[mask].assign(seed=0)
-    return selected.sort_values(["seed", "shot_num", "id"], kind="stable").reset_index(drop=True)
+    compared_rows = rows[mask & rows["seed"].isin(seeds)] if seeds else rows[mask].assign(seed=0)
+    return compared_rows.sort_values(["seed", "shot_num", "id"], kind="stable").reset_index(drop=True)
 
 
 def _add_clusters(experiment: Experiment, cluster: str | None) -> pd.DataFrame:

@@ -47,7 +47,7 @@ def render_page(compared: Comparison | Ranking) -> str:
         cost_table=_build_cost_table(compared.cost, len(letters)),
         confidence=f"{100 * compared.uncertainty.confidence:g}",
         unit=compared.subject.resampling_unit,
-        seeds=max((len(held) for seeds in overlap.seeds.values() for held in seeds), default=0),
+        seeds=max((len(experiment_seeds) for seeds in overlap.seeds.values() for experiment_seeds in seeds), default=0),
         safety=Label.SAFETY.value,
         max_text=MAX_TEXT_LENGTH,
     )

@@ -80,8 +80,8 @@ def rank_experiments(
         quantity=measure.quantity,
         params=find_param_changes(experiments),
         code=find_code_changes(experiments),
-        pooled=_rank_cells(names, overlap, measure, uncertainty, has_baseline, pooled=True),
-        cells=_rank_cells(names, overlap, measure, uncertainty, has_baseline, pooled=False),
+        pooled=_rank_cells(names, overlap, measure, uncertainty, has_baseline, is_pooled=True),
+        cells=_rank_cells(names, overlap, measure, uncertainty, has_baseline, is_pooled=False),
         cost=compute_cost(experiments),
         has_baseline=has_baseline,
     )
@@ -93,7 +93,7 @@ def _rank_cells(
     measure: Measure,
     uncertainty: Uncertainty,
     has_baseline: bool,
-    pooled: bool,
+    is_pooled: bool,
 ) -> pd.DataFrame:
     """A row a cell and experiment, the highest first, each tested against the reference; Holm over the table.
 
@@ -102,7 +102,7 @@ def _rank_cells(
     """
     rows: list[Row] = []
     tested_rows: list[Row] = []
-    for key, frames in list_cells(overlap, pooled):
+    for key, frames in list_cells(overlap, is_pooled):
         values = measure.compute_rates(frames)
         order = sorted(range(len(names)), key=lambda i: -values[i]["value"])
         reference = 0 if has_baseline else order[0]

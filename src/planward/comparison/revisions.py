@@ -228,9 +228,9 @@ def read_revision(repo: Repo, name: str) -> Revision:
 
     def read_contents(path: str, md5: str) -> bytes | None:
         # DVCFileSystem could read outputs too, but indexes the revision first (1 s) and downloads what the cache lacks
-        cached = Path(repo.cache.local.oid_to_path(md5)) if commit else Path(root, path)
-        if cached.is_file():
-            return cached.read_bytes()
+        file = Path(repo.cache.local.oid_to_path(md5)) if commit else Path(root, path)
+        if file.is_file():
+            return file.read_bytes()
         return None if commit is None else _read_bytes(tree, root, path)  # Git keeps outputs that DVC does not cache
 
     return Revision(name, commit, _find_experiment(repo, commit), params, stages, read_contents)
@@ -252,14 +252,14 @@ def pull_files(repo: Repo, revision: Revision, paths: Iterable[str]) -> None:
     if not missing:
         return
     try:
-        failed = repo.cloud.pull(
+        failures = repo.cloud.pull(
             missing
         ).failed  # unlike `Repo.fetch`, without DVC's lock and its index of the revision
     except Exception as error:  # the client of each kind of store has exceptions of its own
         raise RevisionError(f"{revision.name}: cannot pull from DVC's remote: {error}; fix: {REMOTE_FIX}") from error
-    if failed:
+    if failures:
         raise RevisionError(
-            f"{revision.name}: {len(failed)} of {len(missing)} files could not be fetched; fix: {REMOTE_FIX}"
+            f"{revision.name}: {len(failures)} of {len(missing)} files could not be fetched; fix: {REMOTE_FIX}"
         )
 
 

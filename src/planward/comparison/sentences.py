@@ -38,15 +38,15 @@ def _describe_comparison(comparison: Comparison) -> list[str]:
 def _describe_ranking(ranking: Ranking) -> list[str]:
     """How often each experiment is best or tied with the best, and what that does not show."""
     table = ranking.pooled
-    tested = table[table["result"] != SAME]
-    count = len(tested.drop_duplicates(["method", "dataset_size"]))
+    tested_rows = table[table["result"] != SAME]
+    count = len(tested_rows.drop_duplicates(["method", "dataset_size"]))
     if not count:
         return ["All experiments hold the same answers."]
     if ranking.has_baseline:
-        return _describe_sweep(ranking, tested[tested["result"] != BASELINE])
+        return _describe_sweep(ranking, tested_rows[tested_rows["result"] != BASELINE])
     parts = []
     for name in [experiment.name for experiment in ranking.experiments]:
-        results = tested[tested["experiment"] == name]["result"]
+        results = tested_rows[tested_rows["experiment"] == name]["result"]
         parts.append(f"{name} is best in {(results == BEST).sum()} and tied with the best in {(results == TIED).sum()}")
     return [
         f"Over all numbers of worked examples, of {_format_count(count, 'run')} whose answers differ: "
@@ -56,26 +56,26 @@ def _describe_ranking(ranking: Ranking) -> list[str]:
     ]
 
 
-def _describe_sweep(ranking: Ranking, tested: pd.DataFrame) -> list[str]:
+def _describe_sweep(ranking: Ranking, tested_rows: pd.DataFrame) -> list[str]:
     """How many experiments differ from the baseline."""
     baseline, *others = ranking.experiments
-    differing = tested[tested["result"] != TIED]
+    differing = tested_rows[tested_rows["result"] != TIED]
     parts = [f"{(differing['result'] == result).sum()} {result}" for result in ("better", WORSE)]
     return [
-        f"Over all numbers of worked examples, of {_format_count(len(tested), 'test')} of "
+        f"Over all numbers of worked examples, of {_format_count(len(tested_rows), 'test')} of "
         f"{_format_count(len(others), 'experiment')} against {baseline.name}: {', '.join(parts)}, "
-        f"{len(tested) - len(differing)} tied after Holm's correction.",
+        f"{len(tested_rows) - len(differing)} tied after Holm's correction.",
         "The first of many is partly first by luck: confirm a choice with other seeds.",
     ]
 
 
-def _describe_scope(compared: Comparison | Ranking) -> str:
+def _describe_scope(comparison: Comparison | Ranking) -> str:
     """What a difference is a difference of: of these trained models, or of the settings that made them."""
-    overlap = compared.overlap
-    trained = [seeds for run, seeds in overlap.seeds.items() if run[1] and run not in overlap.identical]
-    if not trained:
+    overlap = comparison.overlap
+    seeds_by_run = [seeds for run, seeds in overlap.seeds.items() if run[1] and run not in overlap.identical]
+    if not seeds_by_run:
         return "No trained model differs, so this says nothing of how settings train."
-    fewest = min(len(held) for seeds in trained for held in seeds)
+    fewest = min(len(experiment_seeds) for seeds in seeds_by_run for experiment_seeds in seeds)
     if fewest == 1:
         return (
             "With one training seed, a difference is one between these trained models, not between their settings: "
@@ -96,29 +96,29 @@ def _count_differing(
         noun: what a row is.
         lead: how the sentence begins.
     """
-    tested = table[table["result"] != SAME]
-    identical = len(table) - len(tested)
+    tested_rows = table[table["result"] != SAME]
+    identical = len(table) - len(tested_rows)
     aside = f" ({_format_count(identical, noun)} with the same answers in both set aside)" if identical else ""
-    if not len(tested):
+    if not len(tested_rows):
         return f"{lead}{a} and {b} give the same answers in every {noun}."
     parts = []
     for result in ("better", "worse"):
-        rows = tested[tested["result"] == result]
+        rows = tested_rows[tested_rows["result"] == result]
         if len(rows):
             names = [
                 f"{format_cell(row.method, row.dataset_size, row.shot_num)}: {row.difference:+.{digits}f}"
                 for row in rows.itertuples()
             ]
             parts.append(f"{b} is {result} than {a} in {len(rows)} ({format_names(names)})")
-    differing = len(tested) - int((tested["result"] == TIED).sum())
+    differing = len(tested_rows) - int((tested_rows["result"] == TIED).sum())
     verb = "differs" if differing == 1 else "differ"
-    head = f"{differing or 'none'} of {_format_count(len(tested), noun)}{aside} {verb}"
-    if len(tested) == 1:
+    head = f"{differing or 'none'} of {_format_count(len(tested_rows), noun)}{aside} {verb}"
+    if len(tested_rows) == 1:
         head = f"the one {noun} that was tested{aside} {'differs' if differing else 'does not differ'}"
     head = head if lead else head[:1].upper() + head[1:]
     head += " after Holm's correction"
     body = f": {'; '.join(parts)}." if parts else "."
-    detectable = tested["detectable_difference"].dropna()
+    detectable = tested_rows["detectable_difference"].dropna()
     if len(detectable):
         ends = dict.fromkeys(f"{value:.{digits}f}" for value in (detectable.min(), detectable.max()))
         body += f" What each test would have found with 80 % power, before Holm: {' to '.join(ends)} {unit}."

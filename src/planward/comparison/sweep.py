@@ -73,7 +73,7 @@ def read_sweep(
         sha = baseline.revision.commit
         if sha is None:
             raise RevisionError(f"{commit}: experiments belong to a commit; fix: name one, such as HEAD")
-        experiments, unfinished = [baseline], list[Row]()
+        experiments, unfinished_tasks = [baseline], list[Row]()
         revisions = _find_experiments(repo, sha)
         for name, experiment_sha in sorted(revisions.items()):
             try:
@@ -81,20 +81,20 @@ def read_sweep(
                 experiment = read(revision)
             except (RevisionError, PredictionsError) as error:
                 reason = str(error).replace(experiment_sha, name).removeprefix(f"{name}: ")
-                unfinished.append({"name": name, "status": UNREADABLE, "reason": reason})
+                unfinished_tasks.append({"name": name, "status": UNREADABLE, "reason": reason})
                 continue
             if experiment.notes:  # a target of `dvc exp run` ended before the evaluation, or `dvc exp save`
-                unfinished.append({"name": name, "status": INCOMPLETE, "reason": "; ".join(experiment.notes)})
+                unfinished_tasks.append({"name": name, "status": INCOMPLETE, "reason": "; ".join(experiment.notes)})
             else:
                 experiments.append(experiment)
-        unfinished += [task for task in _iter_unfinished_tasks(repo, sha) if task["name"] not in revisions]
+        unfinished_tasks += [task for task in _iter_unfinished_tasks(repo, sha) if task["name"] not in revisions]
     if len(experiments) == 1:
-        states = "; ".join(f"{task['name']}: {task['status']}, {task['reason']}" for task in unfinished)
+        states = "; ".join(f"{task['name']}: {task['status']}, {task['reason']}" for task in unfinished_tasks)
         raise RevisionError(
             f"{baseline.revision.title}: none of its experiments has finished ({states or 'there are none'}); "
             "fix: wait for `dvc queue status`, or name the commit that they start from (`dvc exp list --all-commits`)"
         )
-    return Sweep(experiments, unfinished)
+    return Sweep(experiments, unfinished_tasks)
 
 
 def _find_experiments(repo: Repo, sha: str) -> dict[str, str]:

@@ -155,16 +155,16 @@ def _print_findings(console: Console, sentences: Iterable[str]) -> None:
 
 def _print_inputs(console: Console, params: Sequence[Row], code: Sequence[Row], count: int) -> None:
     letters = [letter.upper() for letter in list_letters(count)]
-    read, unread = [row for row in params if row["stages"]], [row["key"] for row in params if not row["stages"]]
-    if read:
+    rows, unread_keys = [row for row in params if row["stages"]], [row["key"] for row in params if not row["stages"]]
+    if rows:
         table = _build_table(["key", *letters], text_columns=count + 1)
-        for row in read:
+        for row in rows:
             table.add_row(*map(_format_value, (row["key"], *row["values"])))
         _print_table(console, "Parameters that differ", table)
     else:
         console.print("\nNo parameter differs that a stage behind these predictions reads.")
-    if unread:
-        console.print(Text(f"Parameters that differ and are not read there: {format_names(unread)}"))
+    if unread_keys:
+        console.print(Text(f"Parameters that differ and are not read there: {format_names(unread_keys)}"))
     if code:
         table = _build_table(["path", "read by"], text_columns=2)
         for row in code:
@@ -178,12 +178,12 @@ def _print_inputs(console: Console, params: Sequence[Row], code: Sequence[Row], 
 def _print_tests(
     console: Console, caption: str, head: Sequence[str], tests: pd.DataFrame, digits: int, scale: float
 ) -> None:
-    tested = tests[tests["result"] != SAME]
-    if not len(tested):
+    tested_rows = tests[tests["result"] != SAME]
+    if not len(tested_rows):
         return
     table = _build_table(head, text_columns=1)
     last = None
-    for row in tested.itertuples():
+    for row in tested_rows.itertuples():
         run = _format_short_run(row.method, row.dataset_size)
         table.add_row(
             _format_value(run if run != last else ""),
@@ -203,14 +203,14 @@ def _print_tests(
 def _print_ranks(
     console: Console, caption: str, ranking: Ranking, ranks: pd.DataFrame, scale: float, digits: int
 ) -> None:
-    tested = ranks[ranks["result"] != SAME]
-    if not len(tested):
+    tested_rows = ranks[ranks["result"] != SAME]
+    if not len(tested_rows):
         return
     names = [experiment.name for experiment in ranking.experiments]
     letters = dict(zip(names, list_letters(len(names)), strict=True))
     table = _build_table(["cell", "rank", "", "value", "minus best", "p Holm", "result"], text_columns=1)
     last = None
-    for row in tested.itertuples():
+    for row in tested_rows.itertuples():
         cell = format_cell(row.method, row.dataset_size, row.shot_num)
         if last not in (None, cell):
             table.add_section()

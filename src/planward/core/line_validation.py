@@ -74,17 +74,17 @@ class ChunkValidator:
 
     def _validate(self, file: str, line: Line) -> ValidatedLine:
         stem = Path(file).stem
-        validated = ValidatedLine(file, line, stem if stem in self.task.domains else "")
+        validated_line = ValidatedLine(file, line, stem if stem in self.task.domains else "")
         try:
             data = parse_object(line)
-            scenario = get_scenario(data, validated.domain)
-            validated = replace(validated, domain=scenario if scenario in self.task.domains else "")
+            scenario = get_scenario(data, validated_line.domain)
+            validated_line = replace(validated_line, domain=scenario if scenario in self.task.domains else "")
             record, core, key = self._validate_problem(data, scenario)
             check_text(data, line)
         except InvalidLine as error:
-            return validated.reject(error)
+            return validated_line.reject(error)
         return replace(
-            validated,
+            validated_line,
             id=record.id,
             core=core,
             constrained=record.constrained,

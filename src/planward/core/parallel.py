@@ -61,14 +61,14 @@ def _map_in_pool(
 ) -> Iterator[Result]:
     # This process may have threads, as a progress bar has, so it is not forked.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (build,))
-    pending: deque[Future[Result]] = deque()
+    futures: deque[Future[Result]] = deque()
     try:
         for chunk in chunks:
-            pending.append(pool.submit(_apply, chunk))
-            if len(pending) >= CHUNKS_PER_WORKER * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+            futures.append(pool.submit(_apply, chunk))
+            if len(futures) >= CHUNKS_PER_WORKER * workers:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     except BrokenProcessPool:
         raise WorkerKilled(f"one of {workers} processes was killed; fix: more memory, or fewer of them") from None
     finally:

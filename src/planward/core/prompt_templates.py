@@ -112,8 +112,8 @@ class PromptTemplate:
         for node in tree.body:
             if isinstance(node, nodes.Block):
                 if node.name not in TURNS:
-                    known = ", ".join(TURNS)
-                    raise PromptTemplateError(f"{self.path}:{node.lineno}: no turn is called {node.name}; fix: {known}")
+                    turns = ", ".join(TURNS)
+                    raise PromptTemplateError(f"{self.path}:{node.lineno}: no turn is called {node.name}; fix: {turns}")
             elif (line := _find_text_line(node)) is not None:
                 raise PromptTemplateError(
                     f"{self.path}:{line}: outside of the blocks; fix: move it into {', '.join(TURNS)}"
@@ -152,6 +152,6 @@ def _find_text_line(node: nodes.Node) -> int | None:
     for part in parts:
         if not isinstance(part, nodes.TemplateData):
             return part.lineno
-        if stripped := part.data.strip():
-            return part.lineno + part.data[: part.data.index(stripped)].count("\n")
+        if text := part.data.strip():
+            return part.lineno + part.data[: part.data.index(text)].count("\n")
     return None

@@ -40,11 +40,11 @@ def fit_prompt(
         PromptTooLong: the problem alone exceeds `max_tokens`; the message names it.
     """
     for first in range(len(examples) + 1):
-        kept = list(examples[first:])
-        prompt = task.prompt(problem, kept, renaming)
+        kept_examples = list(examples[first:])
+        prompt = task.prompt(problem, kept_examples, renaming)
         num_tokens = count_tokens(prompt)
         if num_tokens <= max_tokens:
-            return prompt, kept
+            return prompt, kept_examples
     raise PromptTooLong(
         f"problem {problem.id} ({problem.meta.problem_file}) takes {num_tokens} tokens without worked examples, more "
         f"than prompt.max_tokens, {max_tokens}; fix: raise prompt.max_tokens or leave the problem out"

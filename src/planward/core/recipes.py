@@ -29,13 +29,13 @@ def apply_recipe(recipe: Path, root: Path = Path()) -> list[Path]:
     Raises:
         ParamsError: see `resolve_recipes`.
     """
-    changed = []
+    changed_files = []
     for file, document in resolve_recipes([recipe], root).items():
         if document != read_yaml(root / file):
             with open_atomic(root / file) as out:
                 _build_editor().dump(document, out)
-            changed.append(root / file)
-    return changed
+            changed_files.append(root / file)
+    return changed_files
 
 
 def resolve_recipes(recipes: Sequence[Path], root: Path = Path()) -> dict[Path, Any]:
@@ -84,9 +84,9 @@ def read_recipe(recipe: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
     parent = recipe.parent / str(values.pop("extends"))
     if not parent.is_file():
         raise ParamsError(f"{recipe}: extends: no recipe {parent}")
-    merged = read_recipe(parent, (*extending, recipe.resolve()))
-    lay_over(merged, values)
-    return merged
+    merged_values = read_recipe(parent, (*extending, recipe.resolve()))
+    lay_over(merged_values, values)
+    return merged_values
 
 
 def list_changes(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -118,10 +118,10 @@ def build_params(task: str, main: Any, document: Any, source: str) -> Params:
             raise ParamsError(f"{source}: expected keys and values")
         if "task" in content:
             raise ParamsError(f"{source}: task: unknown key")
-    shared = {} if task == "planning" else {key: main[key] for key in SHARED if key in main}
-    if isinstance(shared.get("split"), Mapping):  # the held-out domains are planning's
-        shared["split"] = {key: value for key, value in shared["split"].items() if key != "held_out_domains"}
-    return validate_section(task_spec(task).params, {**shared, **document, "task": task}, source)
+    sections = {} if task == "planning" else {key: main[key] for key in SHARED if key in main}
+    if isinstance(sections.get("split"), Mapping):  # the held-out domains are planning's
+        sections["split"] = {key: value for key, value in sections["split"].items() if key != "held_out_domains"}
+    return validate_section(task_spec(task).params, {**sections, **document, "task": task}, source)
 
 
 def parse_params(raw: Any, source: str) -> Params:

@@ -27,10 +27,10 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     from pandas.api.types import is_numeric_dtype
 
     texts = {name: table[name] for name in table.columns if not is_numeric_dtype(table[name])}
-    escaped = {name: list(map(escape_formula, column)) for name, column in texts.items()}
-    changed = {name: cells for name, cells in escaped.items() if any(map(_differs, cells, texts[name]))}
+    escaped_columns = {name: list(map(escape_formula, column)) for name, column in texts.items()}
+    changed_columns = {name: cells for name, cells in escaped_columns.items() if any(map(_differs, cells, texts[name]))}
     with open_atomic(path) as out:
-        table.assign(**changed).to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
+        table.assign(**changed_columns).to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def _differs(cell: Any, other: Any) -> bool:

@@ -52,8 +52,8 @@ def sample_training_prompt(
         ids[:] = encode_prompt(tokenizer, candidate, config.chat_template_options)
         return len(ids)
 
-    prompt, kept = fit_prompt(task, problem, examples, count_tokens, config.max_tokens, renaming)
-    return TrainingPrompt(renaming, prompt, ids, len(examples) - len(kept))
+    prompt, kept_examples = fit_prompt(task, problem, examples, count_tokens, config.max_tokens, renaming)
+    return TrainingPrompt(renaming, prompt, ids, len(examples) - len(kept_examples))
 
 
 def draw_examples(task: Task, problem: Record, records: Sequence[Record], shot_range: Range, seed: str) -> list[Record]:

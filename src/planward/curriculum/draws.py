@@ -65,12 +65,12 @@ class ProblemPool:
         if phase is not self.phase:
             self.phase = phase
             self.remainders = _draw_remainders(Random(f"{self.seed}:{self.name}:{phase.until}"))
-        wanted = allocate_next(self.remainders, phase.shares)
-        bucket = next(bucket for bucket in FALLBACKS[wanted] if self.problems[bucket])
-        if bucket != wanted and wanted not in self.warned:
-            self.warned.add(wanted)
-            warnings.warn(f"{self.name} has no {wanted} problem: {bucket} ones are used instead", stacklevel=4)
-        return bucket, wanted
+        wanted_bucket = allocate_next(self.remainders, phase.shares)
+        bucket = next(bucket for bucket in FALLBACKS[wanted_bucket] if self.problems[bucket])
+        if bucket != wanted_bucket and wanted_bucket not in self.warned:
+            self.warned.add(wanted_bucket)
+            warnings.warn(f"{self.name} has no {wanted_bucket} problem: {bucket} ones are used instead", stacklevel=4)
+        return bucket, wanted_bucket
 
     def draw(self, bucket: Bucket, rules: Sequence[SkipRule] = ()) -> Record:
         """Return the next problem of a bucket that is not empty.
@@ -123,18 +123,18 @@ def draw_step(
     """
     batch = [(pool, *pool.next_bucket(phases[name])) for name, pool in pools.items() for _ in range(counts[name])]
     order.shuffle(batch)
-    for slot, (pool, bucket, wanted) in enumerate(batch):
+    for slot, (pool, bucket, wanted_bucket) in enumerate(batch):
         record = pool.draw(bucket, rules)
-        yield Slot(step, slot, record.id, record.domain, bucket, wanted)
+        yield Slot(step, slot, record.id, record.domain, bucket, wanted_bucket)
 
 
 def allocate_next(remainders: dict[Key, float], shares: Mapping[Key, float]) -> Key:
     """Return the key of the next item by largest remainder, and carry `remainders`; shares sum to 1."""
     for key, share in shares.items():
         remainders[key] += share
-    chosen = max(shares, key=lambda key: remainders[key])
-    remainders[chosen] -= 1
-    return chosen
+    next_key = max(shares, key=lambda key: remainders[key])
+    remainders[next_key] -= 1
+    return next_key
 
 
 def _iter_shuffled(records: list[Record], rng: Random) -> Iterator[Record]:

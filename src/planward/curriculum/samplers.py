@@ -148,9 +148,9 @@ class AdaptiveSampler:
         phase = self.phase_index[name]
         self.history[name].append(_StepCounts(phase, successes, completions))
         recent = self.history[name][-self.rules.window :]
-        settled = len(recent) == self.rules.window and all(counts.phase == phase for counts in recent)
-        required = self.rules.target * sum(counts.completions for counts in recent)
-        if settled and sum(counts.successes for counts in recent) >= required:
+        is_settled = len(recent) == self.rules.window and all(counts.phase == phase for counts in recent)
+        required_successes = self.rules.target * sum(counts.completions for counts in recent)
+        if is_settled and sum(counts.successes for counts in recent) >= required_successes:
             self.phase_index[name] = min(phase + 1, len(self.phases[name]) - 1)
 
     def _draw_slots(self) -> None:

@@ -31,15 +31,15 @@ def select_training_set(records: Iterable[Record], size: int) -> list[Record]:
             f"dataset size {size} cannot be balanced over {len(heaps)} domains ({', '.join(sorted(heaps))}); "
             f"fix: use a multiple of {len(heaps)}, such as {max(share + 1, 1) * len(heaps)}"
         )
-    chosen: list[Record] = []
+    training_set: list[Record] = []
     for domain, heap in sorted(heaps.items()):
         if len(heap) < share:
             raise ValueError(
                 f"dataset size {size} needs {share} training problems of {domain}, but the split has {len(heap)}; "
                 "fix: add problems of this domain or lower dataset_sizes"
             )
-        chosen += sorted((record for _, record in heap), key=lambda record: record.id)[:share]
-    return chosen
+        training_set += sorted((record for _, record in heap), key=lambda record: record.id)[:share]
+    return training_set
 
 
 def select_balanced(records: Iterable[Record], count: int) -> list[Record]:
@@ -47,8 +47,8 @@ def select_balanced(records: Iterable[Record], count: int) -> list[Record]:
     domains = defaultdict[str, list[Record]](list)
     for record in sorted(records, key=lambda record: record.id):
         domains[record.domain].append(record)
-    ranked = [(rank, name, record) for name, group in domains.items() for rank, record in enumerate(group)]
-    return [record for *_, record in sorted(ranked, key=lambda entry: entry[:2])[:count]]
+    entries = [(rank, name, record) for name, group in domains.items() for rank, record in enumerate(group)]
+    return [record for *_, record in sorted(entries, key=lambda entry: entry[:2])[:count]]
 
 
 class _ReversedStr(str):

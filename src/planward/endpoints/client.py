@@ -176,5 +176,5 @@ class _Client:
 
     def _fail(self, message: str) -> EndpointError:
         """An error without the key, which a server may repeat, and with what is stored."""
-        stored = f"{len(self.answers)} answers are stored in {self.answers.path}, to be continued by the same command"
-        return EndpointError(f"{self._mask(message)} ({stored})")
+        note = f"{len(self.answers)} answers are stored in {self.answers.path}, to be continued by the same command"
+        return EndpointError(f"{self._mask(message)} ({note})")

@@ -103,16 +103,16 @@ class _Costs:
 
     def grpo(self, completion: float) -> float:
         """A prompt is read once for the completions of a forward pass, except with gradient checkpointing."""
-        grpo, measured = self.params.grpo, self.measurement
+        grpo, measurement = self.params.grpo, self.measurement
         completions = grpo.batch_size * grpo.num_generations
         passes = grpo.batch_size * max(1, grpo.num_generations / grpo.micro_batch_size)
         prompts = completions if self.params.model.gradient_checkpointing else passes
         tokens = prompts * self.workload.grpo_prompt + completions * completion
         generation = (
-            passes * self.workload.grpo_prompt / measured.prefill + completions * completion / measured.decoding
+            passes * self.workload.grpo_prompt / measurement.prefill + completions * completion / measurement.decoding
         )
-        reference = tokens / measured.prefill if grpo.beta else 0.0
-        step = generation + tokens / measured.training + reference
+        reference = tokens / measurement.prefill if grpo.beta else 0.0
+        step = generation + tokens / measurement.training + reference
         return grpo.steps * step + self._validations(grpo.steps, self.params.validation.steps, completion)
 
     def evaluation(self, completion: float) -> float:
@@ -134,21 +134,21 @@ def estimate_memory(
 ) -> list[StageMemory]:
     """Estimate from the longest prompts; activations are those that the forward pass keeps for the backward pass."""
     sft, grpo = params.sft, params.grpo
-    trained = (measured.weights, measured.gradients, measured.optimizer)
+    sizes = (measured.weights, measured.gradients, measured.optimizer)
     has_copy = bool(grpo.beta) and params.move_grpo_lora().model.lora is None  # for the KL term
     longest = workload.longest_prompt + workload.max_completion
     completions = min(grpo.micro_batch_size, grpo.batch_size * grpo.num_generations)
     prompts = completions if params.model.gradient_checkpointing else math.ceil(completions / grpo.num_generations)
-    passed = prompts * workload.grpo_prompt + completions * workload.max_completion
+    grpo_tokens = prompts * workload.grpo_prompt + completions * workload.max_completion
     sequences = min(sft.micro_batch_size, sft.batch_size)
     return [
-        StageMemory("sft", *trained, _scale(sequences * workload.longest_sequence, measured.activations_per_token), 0),
+        StageMemory("sft", *sizes, _scale(sequences * workload.longest_sequence, measured.activations_per_token), 0),
         StageMemory(
             "grpo",
             measured_grpo.weights * (1 + has_copy),
             measured_grpo.gradients,
             measured_grpo.optimizer,
-            _scale(passed, measured_grpo.activations_per_token),
+            _scale(grpo_tokens, measured_grpo.activations_per_token),
             _scale(completions * longest, measured_grpo.cache_per_token),
         ),
         StageMemory(

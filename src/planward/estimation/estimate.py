@@ -32,32 +32,32 @@ def estimate_model(path: str, params: Params) -> Estimate:
             "compact, or take the instruction-tuned version of the model"
         )
     workload = build_workload(tokenizer, params)
-    measurement, moved = measure(path, workload, params, parameters), params.move_grpo_lora()
-    grpo = measurement if moved is params else measure(path, workload, moved, parameters)
+    measurement, grpo_params = measure(path, workload, params, parameters), params.move_grpo_lora()
+    grpo = measurement if grpo_params is params else measure(path, workload, grpo_params, parameters)
     return estimate_costs(path, workload, measurement, grpo, params)
 
 
 def render_estimate(estimate: Estimate, params: Params) -> Iterator[Table | str]:
     """Tables with their headings."""
-    measured, workload = estimate.measurement, estimate.workload
-    share = measured.trainable / measured.parameters
-    grpo = f", {estimate.grpo.trainable:,} in GRPO (LoRA)" if estimate.grpo is not measured else ""
+    measurement, workload = estimate.measurement, estimate.workload
+    share = measurement.trainable / measurement.parameters
+    grpo = f", {estimate.grpo.trainable:,} in GRPO (LoRA)" if estimate.grpo is not measurement else ""
     yield (
-        f"{estimate.model}: {measured.parameters:,} parameters, {measured.trainable:,} trained ({share:.1%}; "
+        f"{estimate.model}: {measurement.parameters:,} parameters, {measurement.trainable:,} trained ({share:.1%}; "
         f"{'LoRA' if params.model.lora else 'all'}){grpo}. Lengths: {workload.source}."
     )
-    yield f"\nTokens per second on {measured.device}, median of {STEPS} steps with Transformers"
+    yield f"\nTokens per second on {measurement.device}, median of {STEPS} steps with Transformers"
     yield _build_speed_table(estimate)
-    if measured.device.startswith("CPU") and measured.processor_share < BUSY:
+    if measurement.device.startswith("CPU") and measurement.processor_share < BUSY:
         yield (
-            f"Other programs were running: this one had {measured.processor_share:.0%} of its processor time. Alone it "
-            "is faster."
+            f"Other programs were running: this one had {measurement.processor_share:.0%} of its processor time. Alone "
+            "it is faster."
         )
     yield "\nMemory of a process, estimated"
     yield _build_memory_table(estimate.memory)
     yield (
-        f"Measured peaks, with smaller batches on a CPU: {_format_size(measured.peak_generation)} in generation, "
-        f"{_format_size(measured.peak_training)} in training ({measured.training_sequences} sequences a pass)."
+        f"Measured peaks, with smaller batches on a CPU: {_format_size(measurement.peak_generation)} in generation, "
+        f"{_format_size(measurement.peak_training)} in training ({measurement.training_sequences} sequences a pass)."
     )
     yield "\nTime of a run, estimated: completions as long as the reference plans, and of prompt.max_completion_tokens"
     yield _build_time_table(estimate)
@@ -65,13 +65,13 @@ def render_estimate(estimate: Estimate, params: Params) -> Iterator[Table | str]
 
 
 def _build_speed_table(estimate: Estimate) -> Table:
-    measured, workload = estimate.measurement, estimate.workload
+    measurement, workload = estimate.measurement, estimate.workload
     table = _build_table("phase", "tokens/s", "measured on")
     prompt = f"prompts of up to {workload.longest_prompt} tokens"
-    table.add_row("prefill", f"{measured.prefill:,.0f}", prompt)
-    table.add_row("decoding", f"{measured.decoding:,.0f}", f"{measured.decoding_rows} completions at once")
-    sequences = f"{measured.training_sequences} sequences, {workload.sft_sequence:.0f} tokens on average"
-    table.add_row("training", f"{measured.training:,.0f}", sequences)
+    table.add_row("prefill", f"{measurement.prefill:,.0f}", prompt)
+    table.add_row("decoding", f"{measurement.decoding:,.0f}", f"{measurement.decoding_rows} completions at once")
+    sequences = f"{measurement.training_sequences} sequences, {workload.sft_sequence:.0f} tokens on average"
+    table.add_row("training", f"{measurement.training:,.0f}", sequences)
     return table
 
 

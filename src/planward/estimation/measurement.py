@@ -97,17 +97,17 @@ def measure(path: str, workload: Workload, params: Params, parameters: int) -> M
     generator_weights = _compute_weight_bytes(generator, params.model.load_in_4bit)
     network, _ = load_network(params.model, path, training=True)
     cuda = network.device.type == "cuda"
-    trained = [weights for weights in network.parameters() if weights.requires_grad]
-    gradients = sum(weights.numel() * weights.element_size() for weights in trained)
-    start, used = time.perf_counter(), time.process_time()
+    trained_weights = [weights for weights in network.parameters() if weights.requires_grad]
+    gradients = sum(weights.numel() * weights.element_size() for weights in trained_weights)
+    start, cpu_start = time.perf_counter(), time.process_time()
     with _measure_peak(cuda) as generation:
         prefill, decoding, rows, cache = _measure_generation(generator, workload, params, cuda)
     del generator
     with _measure_peak(cuda) as training:
-        speed, activations, sequences = _measure_training(network, trained, workload, params, cuda)
+        speed, activations, sequences = _measure_training(network, trained_weights, workload, params, cuda)
     return Measurement(
         parameters=parameters,
-        trainable=sum(weights.numel() for weights in trained),
+        trainable=sum(weights.numel() for weights in trained_weights),
         device=torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} thread(s)",
         weights=_compute_weight_bytes(network, params.model.load_in_4bit),
         generator_weights=generator_weights,
@@ -120,7 +120,7 @@ def measure(path: str, workload: Workload, params: Params, parameters: int) -> M
         training=speed,
         training_sequences=sequences,
         decoding_rows=rows,
-        processor_share=(time.process_time() - used) / (time.perf_counter() - start) / torch.get_num_threads(),
+        processor_share=(time.process_time() - cpu_start) / (time.perf_counter() - start) / torch.get_num_threads(),
         peak_generation=generation[0],
         peak_training=training[0],
     )
@@ -180,12 +180,12 @@ def _measure_generation(
 
 
 def _measure_training(
-    network: Any, trained: Sequence[torch.Tensor], workload: Workload, params: Params, cuda: bool
+    network: Any, trained_weights: Sequence[torch.Tensor], workload: Workload, params: Params, cuda: bool
 ) -> tuple[float, float, int]:
     """Return the training speed, bytes that the forward pass keeps per token, and the sequences in a pass."""
     sft = params.sft
-    wanted = Batching.compute("sft.batch_size", sft.batch_size, 1, sft.micro_batch_size, 1).micro_batch
-    sequences = _fill_batch(workload.sequences, wanted, CPU_TOKENS, cuda)
+    micro_batch = Batching.compute("sft.batch_size", sft.batch_size, 1, sft.micro_batch_size, 1).micro_batch
+    sequences = _fill_batch(workload.sequences, micro_batch, CPU_TOKENS, cuda)
     ids, mask = _pad([prompt + completion for prompt, completion in sequences], network)
     labels = ids.masked_fill(mask == 0, IGNORED_LABEL)
     for row, (prompt, _) in enumerate(sequences):
@@ -195,18 +195,18 @@ def _measure_training(
     if params.model.gradient_checkpointing:
         network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     network.train()
-    optimizer = torch.optim.AdamW(trained, lr=0.0)
-    kept: dict[int, int] = {}
-    fixed = {weights.untyped_storage().data_ptr() for weights in network.parameters()}
+    optimizer = torch.optim.AdamW(trained_weights, lr=0.0)
+    storage_sizes: dict[int, int] = {}
+    weight_pointers = {weights.untyped_storage().data_ptr() for weights in network.parameters()}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in fixed:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in weight_pointers:
+            storage_sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     def step() -> None:
-        kept.clear()
+        storage_sizes.clear()
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with (
             hooks,
@@ -218,13 +218,13 @@ def _measure_training(
         optimizer.zero_grad()
 
     seconds = _time(step, cuda)
-    return int(mask.sum()) / seconds, sum(kept.values()) / ids.numel(), len(sequences)
+    return int(mask.sum()) / seconds, sum(storage_sizes.values()) / ids.numel(), len(sequences)
 
 
-def _fill_batch(items: Sequence[Any], wanted: int, limit: int, cuda: bool) -> list[Any]:
-    """Return `wanted` items, repeated where there are fewer; on a CPU, as many as have `limit` tokens with padding."""
+def _fill_batch(items: Sequence[Any], size: int, limit: int, cuda: bool) -> list[Any]:
+    """Return `size` items, repeated where there are fewer; on a CPU, as many as have `limit` tokens with padding."""
     batch, longest = list[Any](), 0
-    for item in islice(cycle(items), wanted):
+    for item in islice(cycle(items), size):
         longest = max(longest, _count_tokens(item))
         if batch and not cuda and longest * (len(batch) + 1) > limit:
             break

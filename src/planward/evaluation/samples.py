@@ -42,7 +42,7 @@ def sample_and_judge(
     verdicts = iter(judge_answers(task, answers))
     rows = []
     for prompt, row in zip(prompts, samples, strict=True):
-        judged = [next(verdicts) for _ in row]
+        row_verdicts = [next(verdicts) for _ in row]
         problem = prompt.problem
         rows.append(
             SampledAnswer(
@@ -57,9 +57,9 @@ def sample_and_judge(
                 shot_ids=[example.id for example in prompt.examples],
                 completions=[sample.text for sample in row],
                 tokens=[sample.num_tokens for sample in row],
-                labels=[verdict.label for verdict in judged],
-                successes=[verdict.success for verdict in judged],
-                plan_sizes=[verdict.outcome.plan_size if verdict.outcome else 0 for verdict in judged],
+                labels=[verdict.label for verdict in row_verdicts],
+                successes=[verdict.success for verdict in row_verdicts],
+                plan_sizes=[verdict.outcome.plan_size if verdict.outcome else 0 for verdict in row_verdicts],
             )
         )
     return rows

@@ -50,8 +50,8 @@ def build_evaluation_prompts(
     for shot_num in shot_nums:
         for problem in problems:
             examples = select_examples(problem, shot_num)
-            prompt, kept = fit_prompt(task, problem, examples, count_tokens, max_tokens)
-            prompts.append(EvaluationPrompt(problem, shot_num, kept, prompt))
+            prompt, kept_examples = fit_prompt(task, problem, examples, count_tokens, max_tokens)
+            prompts.append(EvaluationPrompt(problem, shot_num, kept_examples, prompt))
     return prompts
 
 
@@ -85,8 +85,8 @@ def complete_and_judge(
         VerifierError: no verdict could be reached.
     """
     options = params.prompt.chat_template_options
-    encoded = [tuple(encode_prompt(tokenizer, prompt.prompt, options)) for prompt in prompts]
-    distinct = list(dict.fromkeys(encoded))
+    token_ids = [tuple(encode_prompt(tokenizer, prompt.prompt, options)) for prompt in prompts]
+    distinct = list(dict.fromkeys(token_ids))
     completions = generate_greedy(
         model,
         tokenizer,
@@ -97,11 +97,11 @@ def complete_and_judge(
         progress=progress,
     )
     by_ids = dict(zip(distinct, completions, strict=True))
-    answers = [(prompt.problem, by_ids[ids]) for prompt, ids in zip(prompts, encoded, strict=True)]
+    answers = [(prompt.problem, by_ids[ids]) for prompt, ids in zip(prompts, token_ids, strict=True)]
     verdicts = judge_answers(task, answers, in_process=in_process)
     return [
         JudgedCompletion(prompt, list(ids), completion, verdict)
-        for prompt, ids, (_, completion), verdict in zip(prompts, encoded, answers, verdicts, strict=True)
+        for prompt, ids, (_, completion), verdict in zip(prompts, token_ids, answers, verdicts, strict=True)
     ]
 
 
@@ -113,8 +113,8 @@ def judge_answers(task: Task, answers: Sequence[tuple[Record, str]], *, in_proce
     """
     problems = {(problem.id, completion): problem for problem, completion in answers}
     pairs = [(problem, task.undo_renaming(problem, completion)) for (_, completion), problem in problems.items()]
-    judged = [task.verify(problem, text) for problem, text in pairs] if in_process else task.judge(pairs)
-    verdicts = dict(zip(problems, judged, strict=True))
+    pair_verdicts = [task.verify(problem, text) for problem, text in pairs] if in_process else task.judge(pairs)
+    verdicts = dict(zip(problems, pair_verdicts, strict=True))
     return [verdicts[problem.id, completion] for problem, completion in answers]
 
 

@@ -56,10 +56,10 @@ def preallocate_rows(cache: DynamicCache, rows: Tensor, room: int) -> DynamicCac
 
 def copy_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """Return a cache of `rows` of another one, which is not changed; gradients flow through."""
-    selected = copy(cache)
-    selected.layers = [copy(layer) for layer in cache.layers]
-    selected.batch_select_indices(rows)
-    return selected
+    new_cache = copy(cache)
+    new_cache.layers = [copy(layer) for layer in cache.layers]
+    new_cache.batch_select_indices(rows)
+    return new_cache
 
 
 def has_only_full_layers(config: Any) -> bool:

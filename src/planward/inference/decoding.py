@@ -78,10 +78,10 @@ def iter_batches(
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     for start in tqdm(range(0, len(order), batch_size), desc="generating", unit="batch", disable=not progress):
         batch = order[start : start + batch_size]
-        padded = tokenizer.pad(
+        encoding = tokenizer.pad(
             {"input_ids": [list(prompts[i]) for i in batch]}, return_tensors="pt", padding_side="left"
         )
-        yield batch, padded["input_ids"].to(device), padded["attention_mask"].to(device)
+        yield batch, encoding["input_ids"].to(device), encoding["attention_mask"].to(device)
 
 
 @torch.no_grad()

@@ -225,13 +225,13 @@ def _check_adapter(model: ModelConfig, path: str) -> None:
     """Raise BackendError if the adapter at `path` is on another adapter, or has another rank or alpha than `model`."""
     from peft import PeftConfig
 
-    stored = PeftConfig.from_pretrained(path)
-    if has_adapter(stored.base_model_name_or_path):
+    config = PeftConfig.from_pretrained(path)
+    if has_adapter(config.base_model_name_or_path):
         raise BackendError(
-            f"{path} is an adapter on another one, {stored.base_model_name_or_path}; fix: planward merge {path} FOLDER"
+            f"{path} is an adapter on another one, {config.base_model_name_or_path}; fix: planward merge {path} FOLDER"
         )
     assert model.lora is not None
-    for key, value, other in (("r", model.lora.r, stored.r), ("alpha", model.lora.alpha, stored.lora_alpha)):
+    for key, value, other in (("r", model.lora.r, config.r), ("alpha", model.lora.alpha, config.lora_alpha)):
         if value != other:
             raise BackendError(f"model.lora.{key} is {value}, but the adapter {path} has {other}; fix: {other}")
 
@@ -304,8 +304,8 @@ def _load_unsloth(model: ModelConfig, path: str, max_tokens: int, seed: int) -> 
 
 def list_end_tokens(end: int, others: int | Sequence[int] | None) -> list[int]:
     """Return the tokens that end a completion: the tokenizer's, then what `generation_config.json` names beside it."""
-    listed = [] if others is None else [others] if isinstance(others, int) else others
-    return list(dict.fromkeys([end, *listed]))
+    other_ends = [] if others is None else [others] if isinstance(others, int) else others
+    return list(dict.fromkeys([end, *other_ends]))
 
 
 def _align_special_tokens(network: Any, tokenizer: Any, *, training: bool) -> None:

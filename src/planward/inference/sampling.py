@@ -72,8 +72,8 @@ def generate_samples(
     samples: list[Sample] = [Sample("", 0)] * len(rows)
     for batch, ids, mask in iter_batches(tokenizer, rows, batch_size, model.device, progress=progress):
         if use_decode:
-            drawn = np.stack([numbers[i // num_samples][i % num_samples] for i in batch])
-            tokens = _decode_samples(model, ids, mask, config, temperature, torch.from_numpy(drawn).to(model.device))
+            draws = np.stack([numbers[i // num_samples][i % num_samples] for i in batch])
+            tokens = _decode_samples(model, ids, mask, config, temperature, torch.from_numpy(draws).to(model.device))
         else:
             with torch.random.fork_rng():
                 torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}:{batch[0]}".encode()).digest()[:7]))

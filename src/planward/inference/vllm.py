@@ -111,11 +111,11 @@ class VllmServer:
 
     def __init__(self, url: str, path: str) -> None:
         self.url = url.rstrip("/")
-        served = self._request("/v1/models")["data"]
+        cards = self._request("/v1/models")["data"]
         paths = {path, str(Path(path).resolve())}
-        names = [card["id"] for card in served if paths & {card["id"], card.get("root")}]
+        names = [card["id"] for card in cards if paths & {card["id"], card.get("root")}]
         if not names:
-            names = [card["id"] for card in served]
+            names = [card["id"] for card in cards]
             raise BackendError(f"model.vllm.url: {url} serves {', '.join(names)}; fix: vllm serve {path}")
         self.model = names[0]
 

@@ -97,16 +97,16 @@ def judge_file(
 def _compute_metrics(tally: Tally, line_num: int, blank: int, settings: Settings) -> dict[str, Any]:
     """Labels and `judged_by` each sum to judged, reasons to quarantined; raises RuntimeError where a line is lost."""
     counts = {str(label): sum(each[label] for each in tally.labels.values()) for label in Label}
-    quarantined = tally.reasons.total()
-    if blank + tally.judged + quarantined != line_num:
+    num_quarantined = tally.reasons.total()
+    if blank + tally.judged + num_quarantined != line_num:
         raise RuntimeError(
-            f"{line_num} lines read, but {blank} blank, {tally.judged} judged and {quarantined} quarantined"
+            f"{line_num} lines read, but {blank} blank, {tally.judged} judged and {num_quarantined} quarantined"
         )
     return {
         "lines": line_num,
         "blank": blank,
         "judged": tally.judged,
-        "quarantined": quarantined,
+        "quarantined": num_quarantined,
         "quarantined_by_reason": dict(sorted(tally.reasons.items())),
         "labels": counts,
         "successes": counts[Label.SUCCESS],

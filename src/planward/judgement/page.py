@@ -66,7 +66,7 @@ def _build_domains_table(success: pd.DataFrame) -> Table | None:
     return Table("Success in each domain, in %", head, rows, blocks=find_block_starts([row[0] for row in rows]))
 
 
-def _build_paired_table(paired: pd.DataFrame) -> Table | None:
+def _build_paired_table(pairs: pd.DataFrame) -> Table | None:
     rows = [
         [
             f"{row.model_b} minus {row.model_a}",
@@ -75,14 +75,12 @@ def _build_paired_table(paired: pd.DataFrame) -> Table | None:
             *(row.result, row.only_a, row.only_b, format_p(row.p), format_p(row.p_holm)),
             f"{row.detectable_difference:.1f}",
         ]
-        for row in paired.head(MAX_PAIRS).itertuples()
+        for row in pairs.head(MAX_PAIRS).itertuples()
     ]
     head = ["models, b minus a", "worked examples", "shared problems", "points", "result", "only a", "only b"]
     head += ["p", "p, Holm", "detectable"]
     marks = {(i, 4): "tied" for i, row in enumerate(rows) if row[4] == TIED}
-    note = (
-        f"The first {MAX_PAIRS:,} of {len(paired):,} pairs; all are in paired.csv." if len(paired) > MAX_PAIRS else ""
-    )
+    note = f"The first {MAX_PAIRS:,} of {len(pairs):,} pairs; all are in paired.csv." if len(pairs) > MAX_PAIRS else ""
     return Table("Models on the problems that they share", head, rows, marks, note=note) if rows else None
 
 

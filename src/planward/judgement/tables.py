@@ -47,11 +47,11 @@ def compute_tables(tally: Tally, confidence: float) -> Tables:
 def _compute_success(tally: Tally, confidence: float) -> pd.DataFrame:
     rows = []
     for cell in tally.cells:
-        seen, solved = tally.build_outcomes(cell)
-        counts = np.bincount(tally.problem_domains[seen], minlength=len(tally.domains))
-        successes = np.bincount(tally.problem_domains[solved], minlength=len(tally.domains))
+        answer_mask, success_mask = tally.build_outcomes(cell)
+        counts = np.bincount(tally.problem_domains[answer_mask], minlength=len(tally.domains))
+        successes = np.bincount(tally.problem_domains[success_mask], minlength=len(tally.domains))
         by_domain = {name: (int(counts[i]), int(successes[i])) for i, name in enumerate(tally.domains) if counts[i]}
-        for domain, (n, k) in [(ALL, (int(seen.sum()), int(solved.sum()))), *sorted(by_domain.items())]:
+        for domain, (n, k) in [(ALL, (int(answer_mask.sum()), int(success_mask.sum()))), *sorted(by_domain.items())]:
             rows.append((*cell, domain, n, k, k / n, *compute_wilson_interval(k, n, confidence)))
     return pd.DataFrame(rows, columns=SUCCESS)
 
@@ -61,11 +61,12 @@ def _compute_paired(tally: Tally, confidence: float) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     pairs = [(a, b) for a, b in combinations(tally.cells, 2) if a.shot_num == b.shot_num]
     for a, b in sorted(pairs, key=lambda pair: pair[0].shot_num):
-        (seen_a, solved_a), (seen_b, solved_b) = tally.build_outcomes(a), tally.build_outcomes(b)
-        shared = seen_a & seen_b
-        if not shared.any():
+        answer_mask_a, success_mask_a = tally.build_outcomes(a)
+        answer_mask_b, success_mask_b = tally.build_outcomes(b)
+        shared_mask = answer_mask_a & answer_mask_b
+        if not shared_mask.any():
             continue
-        x, y = solved_a[shared], solved_b[shared]
+        x, y = success_mask_a[shared_mask], success_mask_b[shared_mask]
         counts = Pairs(*(int(cell.sum()) for cell in (x & y, x & ~y, ~x & y, ~x & ~y)))
         low, high = compute_paired_interval(counts, confidence)
         discordance = (counts.only_a + counts.only_b) / counts.n

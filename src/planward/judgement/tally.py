@@ -84,8 +84,8 @@ class Tally:
     def build_outcomes(self, cell: Cell) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which problems the cell has an answer to, and which it solved; shape [problems] each."""
         values = np.zeros(len(self._problems), dtype=np.uint8)
-        stored = np.frombuffer(self._outcomes[cell], dtype=np.uint8)[: len(values)]
-        values[: len(stored)] = stored
+        outcomes = np.frombuffer(self._outcomes[cell], dtype=np.uint8)[: len(values)]
+        values[: len(outcomes)] = outcomes
         return values != _UNSEEN, values == _SOLVED
 
     @property

@@ -23,9 +23,9 @@ def print_judgement(judgement: Judgement, console: Console) -> None:
     """Print counts, success by model and, in a short table, by domain, and the paired tests."""
     metrics, tables = judgement.metrics, judgement.tables
     reasons = ", ".join(f"{reason} {count}" for reason, count in metrics["quarantined_by_reason"].items())
-    quarantined = f"{metrics['quarantined']:,} in quarantine{f' ({reasons})' if reasons else ''}"
+    quarantine_text = f"{metrics['quarantined']:,} in quarantine{f' ({reasons})' if reasons else ''}"
     console.print(
-        f"{metrics['lines']:,} lines: {metrics['judged']:,} judged, {quarantined}", style="bold", markup=False
+        f"{metrics['lines']:,} lines: {metrics['judged']:,} judged, {quarantine_text}", style="bold", markup=False
     )
     success = tables.success
     if len(success) > MAX_DOMAIN_ROWS:
@@ -35,7 +35,7 @@ def print_judgement(judgement: Judgement, console: Console) -> None:
         for row in success.itertuples()
     ]
     _print_table(console, "Success", ["model", "shots", "domain", "n", f"% [{100 * tables.confidence:g} %]"], rows)
-    compared = [
+    comparisons = [
         [
             *(row.model_a, row.model_b, row.shot_num, row.n),
             f"{row.difference:+.1f} [{row.ci_low:+.1f}, {row.ci_high:+.1f}]",
@@ -44,7 +44,7 @@ def print_judgement(judgement: Judgement, console: Console) -> None:
         for row in tables.paired.itertuples()
     ]
     head = ["a", "b", "shots", "n", "b - a, points", "only a/b", "p Holm", "result"]
-    _print_table(console, "Models on the problems that they share", head, compared)
+    _print_table(console, "Models on the problems that they share", head, comparisons)
 
 
 def _print_table(console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -149,14 +149,14 @@ class Judge:
     def _judge_plan(self, problem: Problem, plan: list[str] | None) -> tuple[Outcome, JudgedBy]:
         text = "\n".join(plan or [])  # without a plan, too, the files are checked
         key = (problem.key, text)
-        judged = self._cache.pop(key, None) or self._verify_readable(problem, text)
+        entry = self._cache.pop(key, None) or self._verify_readable(problem, text)
         if len(text) <= MAX_CACHED_CHARS:
-            self._cache[key] = judged
+            self._cache[key] = entry
             if len(self._cache) > MAX_CACHED_VERDICTS:
                 self._cache.popitem(last=False)
-        if isinstance(judged, str):
-            raise InvalidLine(judged)
-        outcome, judged_by = judged
+        if isinstance(entry, str):
+            raise InvalidLine(entry)
+        outcome, judged_by = entry
         if plan is None:
             return Outcome(Label.FORMAT, 0, goals_total=outcome.goals_total, detail="no plan in the completion"), "none"
         return outcome, judged_by

@@ -31,5 +31,5 @@ class DomainKey:
 
 def cache_by_domain(function: Callable[[Domain], T]) -> Callable[[Domain], T]:
     """Cache a function's results for the most recent domains."""
-    cached = lru_cache(maxsize=MAX_DOMAINS)(lambda key: function(key.domain))
-    return wraps(function)(lambda domain: cached(DomainKey(domain)))
+    cached_function = lru_cache(maxsize=MAX_DOMAINS)(lambda key: function(key.domain))
+    return wraps(function)(lambda domain: cached_function(DomainKey(domain)))

@@ -66,9 +66,9 @@ def rank_objects(problem: Problem) -> dict[str, int]:
     colours = _refine(_colour_by_type(problem), facts)
     while len(set(colours.values())) < len(colours):
         sizes = Counter(colours.values())
-        tied = min(colour for colour, size in sizes.items() if size > 1)
-        first = next(name for name, colour in colours.items() if colour == tied)
-        apart = {name: 2 * colour + (colour == tied and name != first) for name, colour in colours.items()}
+        tied_colour = min(colour for colour, size in sizes.items() if size > 1)
+        first = next(name for name, colour in colours.items() if colour == tied_colour)
+        apart = {name: 2 * colour + (colour == tied_colour and name != first) for name, colour in colours.items()}
         colours = _refine(apart, facts)
     return colours
 
@@ -107,10 +107,10 @@ def _refine(colours: Colours, facts: Sequence[Fact]) -> Colours:
             )
             for name, colour in colours.items()
         }
-        refined = _rank_signatures(signatures)
-        if len(set(refined.values())) == len(set(colours.values())):
+        new_colours = _rank_signatures(signatures)
+        if len(set(new_colours.values())) == len(set(colours.values())):
             return colours
-        colours = refined
+        colours = new_colours
 
 
 def _rank_signatures(signatures: dict[str, tuple[object, ...]]) -> Colours:

@@ -56,12 +56,14 @@ def check_expansion(forms: Iterable[Form], objects: Mapping[str, Types], signatu
     Raises:
         LimitError: there are more than MAX_EXPANSION.
     """
-    declared = Counter(objects.values())
+    type_counts = Counter(objects.values())
     counts: dict[Types, int] = {}
 
     def count_objects(types: Types) -> int:
         if types not in counts:
-            counts[types] = sum(count for own, count in declared.items() if signature.is_a(own, types))
+            counts[types] = sum(
+                count for object_types, count in type_counts.items() if signature.is_a(object_types, types)
+            )
         return counts[types]
 
     total = 0

@@ -92,9 +92,9 @@ def parse_expression(text: str) -> Form:
                 raise PddlError(f"unexpected {token!r} after the last closing parenthesis", line)
             raise PddlError(f"expected '(' but found {token!r}", line)
         elif token == ")":
-            closed = open_forms.pop()
+            closed_form = open_forms.pop()
             form = open_forms[-1] if open_forms else None
-            top = None if open_forms else closed
+            top = None if open_forms else closed_form
         else:
             word = new(Symbol, token)
             word.line = line

@@ -89,7 +89,9 @@ class Grounding:
         """Return the objects that may be used where `types` is required."""
         if types not in self._objects_by_type:
             is_a = self.domain.signature.is_a
-            self._objects_by_type[types] = [name for name, declared in self.objects.items() if is_a(declared, types)]
+            self._objects_by_type[types] = [
+                name for name, object_types in self.objects.items() if is_a(object_types, types)
+            ]
         return self._objects_by_type[types]
 
     def iter_bindings(self, variables: Variables, outer: Binding) -> Iterator[Binding]:
@@ -169,8 +171,8 @@ class Grounding:
         groups: dict[int, list[Operator]] = defaultdict(list)
         names = {bit: atom for atom, bit in self.bits.items()}  # bits differ between processes, names do not
         for operator in self.operators:
-            needed = iter_bits(operator.condition.needs)
-            groups[min(needed, key=lambda bit: (uses[bit], names[bit]), default=0)].append(operator)
+            needed_bits = iter_bits(operator.condition.needs)
+            groups[min(needed_bits, key=lambda bit: (uses[bit], names[bit]), default=0)].append(operator)
         return tuple((bit, tuple(group)) for bit, group in groups.items())
 
     def iter_applicable(self, state: int) -> Iterator[Operator]:
@@ -266,11 +268,11 @@ def count_fluents(problem: Problem) -> int:
 
 def _count_bindings(problem: Problem, lists: Iterable[Sequence[Types]]) -> int:
     """Count the tuples of objects of the listed types, over all lists."""
-    is_a, declared = problem.domain.signature.is_a, Counter(problem.objects.values())
+    is_a, type_counts = problem.domain.signature.is_a, Counter(problem.objects.values())
 
     @cache
     def count_objects(types: Types) -> int:
-        return sum(count for own, count in declared.items() if is_a(own, types))
+        return sum(count for object_types, count in type_counts.items() if is_a(object_types, types))
 
     return sum(prod(map(count_objects, types)) for types in lists)
 

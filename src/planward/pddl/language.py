@@ -148,8 +148,8 @@ def parse_domain(text: str) -> Domain:
     form = parse_expression(text)
     name = _parse_definition_name(form, "domain")
     sections = list(_iter_sections(form))
-    typed = any(section.head == ":types" for section in sections)
-    signature, constants = Signature(typed, {}, {}, {}), dict[str, Types]()
+    is_typed = any(section.head == ":types" for section in sections)
+    signature, constants = Signature(is_typed, {}, {}, {}), dict[str, Types]()
     actions: dict[str, Action] = {}
     constraints: list[Form] = []
     predicates, functions = list[Expression](), list[Expression]()
@@ -214,8 +214,8 @@ def parse_problem(text: str, domain: Domain) -> Problem:
         match section.head:
             case ":domain":
                 if list(section[1:]) != [domain.name]:
-                    declared = " ".join(map(str, section[1:]))
-                    raise PddlError(f"the problem is for domain {declared!r}, not {domain.name!r}", section.line)
+                    domain_name = " ".join(map(str, section[1:]))
+                    raise PddlError(f"the problem is for domain {domain_name!r}, not {domain.name!r}", section.line)
             case ":init":
                 check_count(len(section) - 1, MAX_FACTS, "facts", section.line)
                 for fact in section[1:]:
@@ -259,12 +259,12 @@ def build_problem_from_parts(
 ) -> Problem:
     """Build a problem and parse its constraints; raises PddlError or UnsupportedError where that fails."""
     scope = Scope(domain.signature, objects)
-    parsed = tuple(constraint for form in constraints for constraint in parse_constraints(form, scope))
-    for constraint in parsed:
+    parsed_constraints = tuple(constraint for form in constraints for constraint in parse_constraints(form, scope))
+    for constraint in parsed_constraints:
         for _, types in constraint.variables:
-            if not any(domain.signature.is_a(declared, types) for declared in objects.values()):
+            if not any(domain.signature.is_a(object_types, types) for object_types in objects.values()):
                 raise PddlError(f"a constraint is about every {'/'.join(types)}, but there is none (VAL fails on it)")
-    return Problem(name, domain, objects, init, goal, parsed, tuple(constraints), costs)
+    return Problem(name, domain, objects, init, goal, parsed_constraints, tuple(constraints), costs)
 
 
 def map_problem_atoms(problem: Problem, change: Callable[[Atom], Atom]) -> Problem:
@@ -285,13 +285,13 @@ def map_problem_atoms(problem: Problem, change: Callable[[Atom], Atom]) -> Probl
 
 def _parse_schemas(declarations: list[Expression], signature: Signature) -> Iterator[tuple[str, tuple[Types, ...]]]:
     """Yield declared predicates or functions with the types of their arguments."""
-    seen = set[str]()
+    heads = set[str]()
     for declaration in declarations:
         if not isinstance(declaration, Form) or not declaration.head:
             raise PddlError("expected (name ?argument ...)", declaration.line)
-        if declaration.head in seen:
+        if declaration.head in heads:
             raise PddlError(f"{declaration.head!r} is declared twice", declaration.line)
-        seen.add(declaration.head)
+        heads.add(declaration.head)
         arguments = list(parse_typed_list(declaration[1:]))
         check_argument_count(len(arguments), declaration.line)
         signature.check_types(arguments)
@@ -314,13 +314,13 @@ def _parse_definition_name(form: Form, keyword: str) -> str:
 
 
 def _iter_sections(form: Form) -> Iterator[Form]:
-    seen = set[str]()
+    heads = set[str]()
     for section in form[2:]:
         if not isinstance(section, Form):
             raise PddlError(f"expected a section but found {section!r}", section.line)
-        if section.head in seen and section.head not in REPEATABLE_SECTIONS:
+        if section.head in heads and section.head not in REPEATABLE_SECTIONS:
             raise PddlError(f"there are two {section.head} sections", section.line)
-        seen.add(section.head)
+        heads.add(section.head)
         yield section
 
 

@@ -141,7 +141,7 @@ class Monitors:
             else:
                 self._others.append((monitor.watched_bits, monitor))
         self._excluded_bits = reduce(or_, self._excluded_by_bit, 0)
-        self._affected: dict[int, list[Monitor]] = {}
+        self._monitors_by_change: dict[int, list[Monitor]] = {}
 
     def start(self, state: int) -> int:
         """Return the initial state with the monitors' memory, or VIOLATED."""
@@ -159,10 +159,12 @@ class Monitors:
                 for bit in iter_bits(became_true):
                     if after & self._excluded_by_bit[bit]:
                         return VIOLATED
-            affected = self._affected.get(change)
-            if affected is None:
-                affected = self._affected[change] = [monitor for mask, monitor in self._others if mask & change]
-            for monitor in affected:
+            monitors = self._monitors_by_change.get(change)
+            if monitors is None:
+                monitors = self._monitors_by_change[change] = [
+                    monitor for mask, monitor in self._others if mask & change
+                ]
+            for monitor in monitors:
                 after = monitor.observe(after)
                 if after == VIOLATED:
                     return VIOLATED
@@ -204,15 +206,15 @@ def _iter_monitors(constraint: Constraint, binding: Binding, grounding: Groundin
             if condition.needs or condition.forbids:
                 yield Always(text, Condition(condition.needs, condition.forbids))
         case "sometime":
-            seen = allocate_bit("seen")
-            yield Sometime(text, condition, Condition(needs=seen), seen)
+            seen_bit = allocate_bit("seen")
+            yield Sometime(text, condition, Condition(needs=seen_bit), seen_bit)
         case "at-most-once":
             yield AtMostOnce(text, condition, begun=allocate_bit("begun"), over=allocate_bit("over"))
         case "sometime-before":
             yield SometimeBefore(text, condition, earlier=others[0], seen=allocate_bit("seen"))
         case "sometime-after":
-            pending = allocate_bit("pending")
-            yield SometimeAfter(text, condition, Condition(forbids=pending), others[0], pending)
+            pending_bit = allocate_bit("pending")
+            yield SometimeAfter(text, condition, Condition(forbids=pending_bit), others[0], pending_bit)
         case "at end":
             yield Monitor(text, condition, condition)
 

@@ -40,19 +40,19 @@ def find_exchangeable(problem: Problem) -> Iterable[list[str]]:
       an initial fact with one of them (`(free robot1 rgripper1)`), for such names belong together.
     """
     static = [atom for atom in problem.init if atom[0] not in problem.domain.fluents]
-    fixed = {word for atom in static if len(atom) > 2 for word in atom[1:]}
-    fixed |= {word for atom in problem.costs for word in atom[1:]} | problem.domain.constants.keys()
+    fixed_names = {word for atom in static if len(atom) > 2 for word in atom[1:]}
+    fixed_names |= {word for atom in problem.costs for word in atom[1:]} | problem.domain.constants.keys()
     traits: dict[str, set[str]] = defaultdict(set)
     for predicate, *words in static:
         if len(words) == 1:
             traits[words[0]].add(predicate)
     groups: dict[object, list[str]] = defaultdict(list)
     for name, types in problem.objects.items():
-        if name not in fixed:
+        if name not in fixed_names:
             groups[types, frozenset(traits[name])].append(name)
     irregular = {name for group in groups.values() if not _is_uniform(group) for name in group}
-    bound = irregular | {word for atom in problem.init if not irregular.isdisjoint(atom[1:]) for word in atom[1:]}
-    return ([name for name in group if name not in bound] for group in groups.values())
+    bound_names = irregular | {word for atom in problem.init if not irregular.isdisjoint(atom[1:]) for word in atom[1:]}
+    return ([name for name in group if name not in bound_names] for group in groups.values())
 
 
 def _is_uniform(names: Iterable[str]) -> bool:

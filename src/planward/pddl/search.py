@@ -26,12 +26,12 @@ def find_shortest_plan(problem: GroundProblem, max_states: int) -> list[str]:
         raise UnsolvableError("the initial state violates a constraint")
     if problem.is_solved(problem.initial_state):
         return []
-    reached: dict[int, tuple[int, str]] = {problem.initial_state: (-1, "")}
+    predecessors: dict[int, tuple[int, str]] = {problem.initial_state: (-1, "")}
     frontier = [problem.initial_state] if problem.goal != NEVER else []
     # Inlines `Grounding.iter_applicable`, `Operator.apply` and `is_solved`: this loop dominates the search's time.
     groups = [(pivot, [_unpack_operator(o) for o in group]) for pivot, group in problem.grounding.operator_index]
     goal_needs, goal_forbids, goal_choices = problem.goal
-    watched, observe = problem.monitors.watched_bits, problem.monitors.observe
+    watched_bits, observe = problem.monitors.watched_bits, problem.monitors.observe
     while frontier:
         next_frontier: list[int] = []
         for state in frontier:
@@ -47,16 +47,16 @@ def find_shortest_plan(problem: GroundProblem, max_states: int) -> list[str]:
                         successor = operator.apply(state)
                     else:
                         continue
-                    if (state ^ successor) & watched and (successor := observe(state, successor)) == VIOLATED:
+                    if (state ^ successor) & watched_bits and (successor := observe(state, successor)) == VIOLATED:
                         continue
-                    if successor in reached:
+                    if successor in predecessors:
                         continue
-                    reached[successor] = (state, name)
+                    predecessors[successor] = (state, name)
                     is_open = successor & goal_needs != goal_needs or successor & goal_forbids
                     if not is_open and (not goal_choices or problem.is_solved(successor)):
-                        return _trace_plan(reached, successor)
+                        return _trace_plan(predecessors, successor)
                     next_frontier.append(successor)
-            if len(reached) > max_states:
+            if len(predecessors) > max_states:
                 raise SearchLimitError(f"no plan among the first {max_states} states")
         frontier = next_frontier
     raise UnsolvableError("the goal is unreachable: every reachable state was searched")
@@ -69,9 +69,9 @@ def _unpack_operator(operator: Operator) -> tuple[int, int, int, int, str, Opera
     return needs, forbids, operator.keeps, operator.adds, operator.name, complex_operator
 
 
-def _trace_plan(reached: dict[int, tuple[int, str]], state: int) -> list[str]:
+def _trace_plan(predecessors: dict[int, tuple[int, str]], state: int) -> list[str]:
     plan = []
-    while (step := reached[state])[1]:
+    while (step := predecessors[state])[1]:
         plan.append(step[1])
         state = step[0]
     return plan[::-1]

@@ -33,11 +33,11 @@ class Signature:
         """Return whether an object declared with `types` may be used where `expected` is required."""
         if not expected or types == expected:
             return True
-        known = self._is_a_cache.get((types, expected))
-        if known is None:
+        is_subtype = self._is_a_cache.get((types, expected))
+        if is_subtype is None:
             ancestors = [self.find_ancestors(type_name) for type_name in types]
-            known = self._is_a_cache[types, expected] = any(names & set(expected) for names in ancestors)
-        return known
+            is_subtype = self._is_a_cache[types, expected] = any(names & set(expected) for names in ancestors)
+        return is_subtype
 
     def check_types(self, names: Iterable[tuple[Symbol, Types]]) -> None:
         """Raise PddlError for a name without type in a typed domain, with one in an untyped one, or an unknown type."""
@@ -106,12 +106,12 @@ def parse_typed_list(items: Sequence[Expression]) -> Iterator[tuple[Symbol, Type
         if item != "-":
             pending.append(item)
             continue
-        declared = next(rest, None)
-        if declared is None or not pending:
+        type_form = next(rest, None)
+        if type_form is None or not pending:
             raise PddlError("a '-' in a typed list needs names before it and a type after it", item.line)
-        if isinstance(declared, Form) and declared.head != "either":
-            raise PddlError("a type is a name or (either ...)", declared.line)
-        types = tuple(map(str, declared[1:])) if isinstance(declared, Form) else (str(declared),)
+        if isinstance(type_form, Form) and type_form.head != "either":
+            raise PddlError("a type is a name or (either ...)", type_form.line)
+        types = tuple(map(str, type_form[1:])) if isinstance(type_form, Form) else (str(type_form),)
         yield from ((name, types) for name in pending)
         pending = []
     yield from ((name, UNTYPED) for name in pending)
@@ -125,13 +125,13 @@ def parse_declarations(
     Raises:
         PddlError: a name is declared twice or is in `taken`, or a type is missing or unknown.
     """
-    declared: dict[str, Types] = {}
+    types_by_name: dict[str, Types] = {}
     for name, types in parse_typed_list(items):
-        if name in declared or name in taken:
+        if name in types_by_name or name in taken:
             raise PddlError(f"{name!r} is declared twice", name.line)
         signature.check_types([(name, types)])
-        declared[str(name)] = types
-    return declared
+        types_by_name[str(name)] = types
+    return types_by_name
 
 
 def parse_variables(form: Expression, signature: Signature) -> Variables:
@@ -184,17 +184,17 @@ def _parse_arguments(form: Form, expected: tuple[Types, ...], scope: Scope) -> A
     for argument, types in zip(words[1:], expected, strict=True):
         if isinstance(argument, Form):
             raise PddlError("expected (predicate argument ...)", form.line)
-        declared = names.get(argument)
-        if declared is None:
+        argument_types = names.get(argument)
+        if argument_types is None:
             raise PddlError(f"unknown object {argument!r} in ({' '.join(map(str, form))})", form.line)
-        if declared != types and not _is_compatible(argument, declared, types, is_a):
+        if argument_types != types and not _is_compatible(argument, argument_types, types, is_a):
             raise PddlError(
-                f"{argument!r} is a {'/'.join(declared)}, but {words[0]!r} expects a {'/'.join(types)}", form.line
+                f"{argument!r} is a {'/'.join(argument_types)}, but {words[0]!r} expects a {'/'.join(types)}", form.line
             )
     return cast(Atom, words)
 
 
-def _is_compatible(argument: str, declared: Types, expected: Types, is_a: Callable[[Types, Types], bool]) -> bool:
+def _is_compatible(argument: str, argument_types: Types, expected: Types, is_a: Callable[[Types, Types], bool]) -> bool:
     """Return whether all alternatives of a variable's type fit, or any of an object's, which belongs to all of them."""
-    fits = [is_a((type_name,), expected) for type_name in declared] or [True]
+    fits = [is_a((type_name,), expected) for type_name in argument_types] or [True]
     return all(fits) if argument.startswith("?") else any(fits)

@@ -75,25 +75,25 @@ class PlanVerifier:
     def _judge_end(self, size: int, facts: int, state: int) -> Outcome:
         """Return the verdict on a plan that ran to its end: the goal decides first, then the constraints."""
         goals = self.ground.goals
-        satisfied = sum(goal.holds(facts) for goal in goals)
-        if satisfied == len(goals) and state != VIOLATED and self.ground.monitors.final.holds(state):
-            return Outcome(Label.SUCCESS, size, None, satisfied, len(goals))
+        num_satisfied = sum(goal.holds(facts) for goal in goals)
+        if num_satisfied == len(goals) and state != VIOLATED and self.ground.monitors.final.holds(state):
+            return Outcome(Label.SUCCESS, size, None, num_satisfied, len(goals))
         if size == 0:
             return Outcome(Label.FORMAT, 0, None, None, len(goals), "empty plan")
-        if satisfied == len(goals):
+        if num_satisfied == len(goals):
             constraint = self.ground.monitors.find_violated(facts if state == VIOLATED else state)
-            return Outcome(Label.SAFETY, size, size, satisfied, len(goals), f"violated: {constraint}")
+            return Outcome(Label.SAFETY, size, size, num_satisfied, len(goals), f"violated: {constraint}")
         conditions = zip(self.problem.goal, goals, strict=True)
         missing = [render_formula(goal) for goal, condition in conditions if not condition.holds(facts)]
-        return Outcome(Label.GOAL, size, None, satisfied, len(goals), f"not reached: {' '.join(missing)}")
+        return Outcome(Label.GOAL, size, None, num_satisfied, len(goals), f"not reached: {' '.join(missing)}")
 
     def _parse_line(self, line: str) -> GroundStep | InvalidStep:
         step = self._step_cache.get(line)
         if step is None:
-            parsed = parse_step(line, self.ground.grounding)
-            if isinstance(parsed, InvalidStep) or parsed.undeclared:  # unbounded in number, and cheap to parse
-                return parsed
-            step = self._step_cache[line] = parsed
+            result = parse_step(line, self.ground.grounding)
+            if isinstance(result, InvalidStep) or result.undeclared:  # unbounded in number, and cheap to parse
+                return result
+            step = self._step_cache[line] = result
         return step
 
     def _find_unmet(self, step: GroundStep, state: int) -> str:
@@ -123,11 +123,11 @@ def parse_step(line: str, grounding: Grounding) -> GroundStep | InvalidStep:
         return InvalidStep(f"{name!r} takes {len(action.parameters)} argument(s), not {len(arguments)}")
     signature, objects = grounding.domain.signature, grounding.objects
     for argument, (_, types) in zip(arguments, action.parameters, strict=True):
-        declared = objects.get(argument)
-        if declared is None:
+        argument_types = objects.get(argument)
+        if argument_types is None:
             if signature.typed:
                 return InvalidStep(f"unknown object {argument[:MAX_QUOTED_CHARS]!r}")
             return GroundStep(Operator(line, NEVER, 0, -1), action, tuple(arguments), undeclared=argument)
-        if declared != types and not signature.is_a(declared, types):
-            return InvalidStep(f"{argument!r} is a {'/'.join(declared)}, but {name!r} wants a {'/'.join(types)}")
+        if argument_types != types and not signature.is_a(argument_types, types):
+            return InvalidStep(f"{argument!r} is a {'/'.join(argument_types)}, but {name!r} wants a {'/'.join(types)}")
     return GroundStep(grounding.ground_action(action, tuple(arguments)), action, tuple(arguments))

@@ -58,8 +58,8 @@ def plan_folder(
         ParamsError: there are no problems, or `out` holds the results of other settings; the message names them.
         ValueError: no file can be used; the message has the first one's reason.
     """
-    resolved = domain.resolve()
-    files = [f for f in sorted(folder.rglob("*.pddl")) if not is_domain_file(f) and f.resolve() != resolved]
+    domain_file = domain.resolve()
+    files = [f for f in sorted(folder.rglob("*.pddl")) if not is_domain_file(f) and f.resolve() != domain_file]
     if not files:
         raise ParamsError(f"{folder}: holds no problem files (*.pddl)")
     _check_settings(out / SETTINGS_FILE, _describe_settings(planner, domain, search, examples))
@@ -69,7 +69,7 @@ def plan_folder(
         (out / name).with_suffix(".plan").unlink(missing_ok=True)
         del rows[name]
     write_jsonl(out / RESULTS_FILE, rows.values())  # without a line cut off
-    known, faults, pending = len(rows), dict[str, str](), list[tuple[str, Conversation]]()
+    num_known, faults, pending = len(rows), dict[str, str](), list[tuple[str, Conversation]]()
     for name in tqdm([name for name in digests if name not in rows], desc="prompts", unit="problem"):
         try:
             pending.append((name, planner.start(domain, folder / name, examples)))
@@ -99,8 +99,8 @@ def plan_folder(
     write_jsonl(out / QUARANTINE_FILE, ({"file": name, "reason": faults[name]} for name in sorted(faults)))
     if not rows:
         raise ValueError(f"none of {len(files)} files can be used; {min(faults)}: {faults[min(faults)]}")
-    solved = sum(row["success"] for row in rows.values())
-    return FolderSummary(solved, len(rows) - solved, len(faults), known)
+    num_solved = sum(row["success"] for row in rows.values())
+    return FolderSummary(num_solved, len(rows) - num_solved, len(faults), num_known)
 
 
 def _write_plan(file: Path, result: PlanResult) -> None:
@@ -142,9 +142,9 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Write the settings, or raise ParamsError where the folder has results of others."""
     if file.exists():
         old = json.loads(file.read_text(encoding="utf-8"))
-        if changed := [key for key in settings if old.get(key) != settings[key]]:
+        if changed_keys := [key for key in settings if old.get(key) != settings[key]]:
             raise ParamsError(
-                f"{file.parent}: holds plans of other settings ({', '.join(changed)}; see {file.name}); "
+                f"{file.parent}: holds plans of other settings ({', '.join(changed_keys)}; see {file.name}); "
                 "fix: another folder, or delete this one"
             )
     write_json(file, settings)

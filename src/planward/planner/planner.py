@@ -161,13 +161,13 @@ class Planner:
         read_inputs(domain, problem)
         record = build_record(domain, problem)
         try:
-            selected = examples(record) if callable(examples) else examples
-            prompt, kept = fit_prompt(
-                self.task, record, selected, lambda text: len(self._encode(text)), self.prompt_config.max_tokens
+            candidates = examples(record) if callable(examples) else examples
+            prompt, kept_examples = fit_prompt(
+                self.task, record, candidates, lambda text: len(self._encode(text)), self.prompt_config.max_tokens
             )
         except RecursionError:
             raise InputError(f"{problem}: nested too deeply") from None
-        return Conversation(record, prompt, self._encode(prompt), len(kept))
+        return Conversation(record, prompt, self._encode(prompt), len(kept_examples))
 
     def solve(self, conversations: Sequence[Conversation], search: SearchConfig) -> None:
         """Add attempts to conversations, together, until each has a valid plan or `search` ends."""
@@ -227,10 +227,10 @@ class Planner:
     def _add_feedback(self, conversation: Conversation) -> bool:
         """Add the best failed attempt of the last turn and its verdict as two turns; False where they do not fit."""
         turn = conversation.attempts[-1].turn
-        failed = choose_attempt(tuple(attempt for attempt in conversation.attempts if attempt.turn == turn))
-        feedback = self._repair.render(FailureVariables(failed.verdict))
+        failed_attempt = choose_attempt(tuple(attempt for attempt in conversation.attempts if attempt.turn == turn))
+        feedback = self._repair.render(FailureVariables(failed_attempt.verdict))
         assert not isinstance(conversation.prompt, str)
-        prompt = [*conversation.prompt, {"role": "assistant", "content": failed.completion}, *feedback]
+        prompt = [*conversation.prompt, {"role": "assistant", "content": failed_attempt.completion}, *feedback]
         ids = self._encode(prompt)
         if len(ids) > self.prompt_config.max_tokens:
             conversation.stop_reason = CONTEXT_REASON

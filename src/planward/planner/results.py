@@ -105,17 +105,17 @@ class PlanResult:
         return "\n".join([*self.plan, f"; cost = {cost.value:g} ({'unit' if cost.unit else 'general'} cost)"]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
-        chosen = self.chosen
+        chosen_attempt = self.chosen
         return {
             "domain": self.domain,
             "problem": self.problem,
             "success": self.success,
             "plan": self.plan,
             "cost": self.cost,
-            "unit_cost": chosen.cost.unit if chosen.cost else None,
-            "label": chosen.verdict.label,
-            "failing_step": chosen.failing_step,
-            "detail": chosen.verdict.detail,
+            "unit_cost": chosen_attempt.cost.unit if chosen_attempt.cost else None,
+            "label": chosen_attempt.verdict.label,
+            "failing_step": chosen_attempt.failing_step,
+            "detail": chosen_attempt.verdict.detail,
             "examples": self.num_examples,
             "samples": self.num_samples,
             "tokens": self.num_tokens,

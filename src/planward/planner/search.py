@@ -43,8 +43,8 @@ class SearchConfig:
 
         So at most twice as many are drawn as are needed, and the first samples are the same for more of them.
         """
-        drawn = 0
-        while drawn < self.samples:
-            digest = hashlib.sha256(f"{self.seed}:{drawn}".encode()).digest()
-            yield min(max(drawn, 1), self.samples - drawn), int.from_bytes(digest[:4]) if drawn else self.seed
-            drawn = min(2 * drawn or 1, self.samples)
+        count = 0
+        while count < self.samples:
+            digest = hashlib.sha256(f"{self.seed}:{count}".encode()).digest()
+            yield min(max(count, 1), self.samples - count), int.from_bytes(digest[:4]) if count else self.seed
+            count = min(2 * count or 1, self.samples)

@@ -67,10 +67,10 @@ def load_settings(folder: Path) -> PlannerSettings:
     """
     params = load_params() if PARAMS_FILE.exists() else None
     assert params is None or isinstance(params, PlanningParams)
-    published = folder / PUBLISHED_FILE
+    published_file = folder / PUBLISHED_FILE
     template = None
-    if published.exists():
-        prompt, template = _read_published(published)
+    if published_file.exists():
+        prompt, template = _read_published(published_file)
     elif params is not None:
         prompt = params.prompt
     else:

@@ -108,13 +108,13 @@ class _Preflight:
     def __init__(self, stages: Sequence[StageNeeds], *, local: bool) -> None:
         self.local = local
         self.split_again = {stage.task for stage in stages if stage.family == "split"}
-        self.made = {  # model folders of stages that come first; what is there now does not count
+        self.model_folders = {  # of stages that come first; what is there now does not count
             str(paths.results(stage.task).model(stage.run))
             for stage in stages
             if stage.run is not None and Need.TRAINING in stage.needs
         }
         self.disk_uses = dict[str, DiskUse]()
-        self.known = dict[tuple[str, ...], object]()
+        self.cache = dict[tuple[str, ...], object]()
 
     def load_params(self, task: str) -> Params:
         return self._once(("params", task), lambda: load_params(task))
@@ -158,7 +158,7 @@ class _Preflight:
         path, source = find_weights(stage, params)
         if not path:
             return []
-        is_made, file = path in self.made, paths.params_file(stage.task)
+        is_made, file = path in self.model_folders, paths.params_file(stage.task)
         base = params.model.path
         model = self._inspect(base, f"{file}: model.path") if is_made else self._inspect(path, source)
         faults = [*model.faults]
@@ -197,9 +197,9 @@ class _Preflight:
         return self._once(("model", path), lambda: inspect_model(path, source))
 
     def _once(self, key: tuple[str, ...], compute: Callable[[], Value]) -> Value:
-        if key not in self.known:
-            self.known[key] = compute()
-        return self.known[key]  # type: ignore[return-value]
+        if key not in self.cache:
+            self.cache[key] = compute()
+        return self.cache[key]  # type: ignore[return-value]
 
 
 def find_weights(stage: StageNeeds, params: Params) -> tuple[str, str]:

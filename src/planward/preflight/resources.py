@@ -84,9 +84,11 @@ def compute_disk_use(stage: StageNeeds, params: Params, parameters: int) -> Disk
     steps, interval = params.grpo.steps, params.grpo.save_steps
     if stage.family == "sft":
         steps, interval = stage.run.size * params.sft.epochs // params.sft.batch_size, params.sft.save_steps
-    kept = measure_folders(*paths.CHECKPOINTS.glob(f"{stage.run.name}-*"))
-    made = measure_folders(paths.results(params.task).model(stage.run))
-    return DiskUse(max(0, parameters * width - made), max(0, checkpoint * (2 if steps > interval else 1) - kept))
+    checkpoint_bytes = measure_folders(*paths.CHECKPOINTS.glob(f"{stage.run.name}-*"))
+    model_bytes = measure_folders(paths.results(params.task).model(stage.run))
+    return DiskUse(
+        max(0, parameters * width - model_bytes), max(0, checkpoint * (2 if steps > interval else 1) - checkpoint_bytes)
+    )
 
 
 def list_disk_faults(uses: list[DiskUse]) -> list[str]:
@@ -188,12 +190,12 @@ def measure_free_memory(root: Path = Path("/")) -> int:
         free.append(int(megabytes) * 2**20)
     for folder, files in _list_cgroups(root):
         try:
-            limit, used, statistics = ((folder / f"memory.{name}").read_text(encoding="ascii") for name in files.names)
+            limit, usage, statistics = ((folder / f"memory.{name}").read_text(encoding="ascii") for name in files.names)
         except OSError:
             continue
         if limit.strip().isdigit():
-            cached = re.search(rf"^{files.cached} (\d+)", statistics, re.M)
-            free.append(int(limit) - int(used) + (int(cached[1]) if cached else 0))
+            cache_match = re.search(rf"^{files.cached} (\d+)", statistics, re.M)
+            free.append(int(limit) - int(usage) + (int(cache_match[1]) if cache_match else 0))
     return min(free)
 
 

@@ -111,14 +111,14 @@ def read_stages(addresses: Collection[str] = ()) -> list[StageNeeds]:
     with repo:
         main = {stage for stage in graph if Path(stage.path).parent == root}
         if addresses:
-            chosen = {stage for stage in graph if stage.addressing in addresses}
+            dvc_stages = {stage for stage in graph if stage.addressing in addresses}
         else:
-            chosen = main.union(*(descendants(graph, stage) for stage in main))
-        if unknown := sorted(set(addresses) - {stage.addressing for stage in chosen}):
+            dvc_stages = main.union(*(descendants(graph, stage) for stage in main))
+        if unknown := sorted(set(addresses) - {stage.addressing for stage in dvc_stages}):
             raise ValueError(f"no stage {', '.join(unknown)}; fix: one that `dvc stage list --all` shows")
-        ordered = sorted(chosen, key=lambda stage: str(stage.addressing))
-        parsed = [_parse_stage(stage, root) for stage in ordered if not stage.frozen]
-    return [stage for stage in parsed if stage is not None]
+        sorted_stages = sorted(dvc_stages, key=lambda stage: str(stage.addressing))
+        stages = [_parse_stage(stage, root) for stage in sorted_stages if not stage.frozen]
+    return [stage for stage in stages if stage is not None]
 
 
 def _parse_stage(stage: Any, root: Path) -> StageNeeds | None:

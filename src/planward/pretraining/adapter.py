@@ -71,10 +71,10 @@ class AdapterTrainer(Trainer):
         """Return the cross-entropy of the completions' tokens; no logits are computed for the others."""
         network = model.get_base_model()
         labels = inputs["labels"][:, 1:]
-        labelled = labels != IGNORED_LABEL
-        hidden = network.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-        logits = network.lm_head(hidden.last_hidden_state[:, :-1][labelled])
-        return cross_entropy(logits, labels[labelled])
+        mask = labels != IGNORED_LABEL
+        output = network.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        logits = network.lm_head(output.last_hidden_state[:, :-1][mask])
+        return cross_entropy(logits, labels[mask])
 
 
 def train_adapter(

@@ -90,13 +90,13 @@ class ProblemSampler:
         """Return a solved problem, its objects named from the whole vocabulary, so that every name is learnt."""
         if not self.solved or self.rng.random() * self.params.reuse < 1:
             self.solved.append(sample_solved_problem(self.rng, self.params, self.phase, self.domain))
-        solved, plan = self.rng.choice(self.solved)
+        original, plan = self.rng.choice(self.solved)
         names = dict[str, str]()
-        for group in find_exchangeable(solved):
-            chosen = self.rng.sample(self.names[_NUMBER.sub("", group[0])], len(group)) if group else []
-            names.update(zip(group, chosen, strict=True))
-        objects = {names.get(name, name): types for name, types in solved.objects.items()}
-        problem = map_problem_atoms(solved, lambda atom: rename_atom(atom, names))
+        for group in find_exchangeable(original):
+            new_names = self.rng.sample(self.names[_NUMBER.sub("", group[0])], len(group)) if group else []
+            names.update(zip(group, new_names, strict=True))
+        objects = {names.get(name, name): types for name, types in original.objects.items()}
+        problem = map_problem_atoms(original, lambda atom: rename_atom(atom, names))
         return replace(problem, objects=objects), [rename_plan(action, names) for action in plan]
 
 
@@ -121,18 +121,18 @@ class NeutralSampler:
 
     def _sample_domain(self) -> list[tuple[str, str, str]]:
         """Sample a domain and render its description, its problems and their plans."""
-        solved: list[SolvedProblem] = []
+        solved_problems: list[SolvedProblem] = []
         if self.rng.random() < self.params.known_share:
             sampler = self.rng.choice(list(self.samplers.values()))
             domain = shuffle_declarations(load_generated_domain(sampler.domain), self.rng)
             for problem, plan in (sampler.sample() for _ in range(NUM_PROBLEMS)):
-                solved.append((replace(problem, domain=domain), plan))
-        while not solved:
+                solved_problems.append((replace(problem, domain=domain), plan))
+        while not solved_problems:
             domain, draft = sample_domain(self.rng)
-            solved = list(sample_problems(self.rng, domain, draft, NUM_PROBLEMS))
+            solved_problems = list(sample_problems(self.rng, domain, draft, NUM_PROBLEMS))
         header, actions = render_domain(domain), name_domain(domain).actions
         prompts = []
-        for problem, plan in solved:
+        for problem, plan in solved_problems:
             objects = name_objects(problem)
             steps = (line.strip("()").split() for line in plan)
             lines = [f"({' '.join([actions[name], *(objects[word] for word in words)])})" for name, *words in steps]

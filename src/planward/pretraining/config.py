@@ -74,6 +74,6 @@ def load_adapter_config(path: Path, task: str) -> tuple[AdapterTrainingConfig, d
         ParamsError: as `validate_section`.
     """
     raw = (read_yaml(path) or {}).get(task) or {}
-    shared = {key: value for key, value in raw.items() if key in AdapterTrainingConfig.model_fields}
-    config = validate_section(AdapterTrainingConfig, shared, f"{path}, section {task}")
-    return config, {key: value for key, value in raw.items() if key not in shared}
+    shared_values = {key: value for key, value in raw.items() if key in AdapterTrainingConfig.model_fields}
+    config = validate_section(AdapterTrainingConfig, shared_values, f"{path}, section {task}")
+    return config, {key: value for key, value in raw.items() if key not in shared_values}

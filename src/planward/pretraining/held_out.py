@@ -32,15 +32,15 @@ def compute_held_out_metrics(params: BaseModelConfig, model: Any, tokenizer: Any
     """
     from planward.inference.decoding import generate_greedy
 
-    solved = draw_held_out_problems(params)
-    metrics: dict[str, Any] = {"held_out_problems": len(solved)}
+    problems = draw_held_out_problems(params)
+    metrics: dict[str, Any] = {"held_out_problems": len(problems)}
     for vocabulary in ("plain", "dialects", "neutral"):
         rng = Random(params.seed + 2)
-        dialects = [sample_dialect(domain, rng) if vocabulary == "dialects" else None for domain, _ in solved]
+        dialects = [sample_dialect(domain, rng) if vocabulary == "dialects" else None for domain, _ in problems]
         for shot_num in SHOT_NUMS:
             queries, prompts = list[Problem](), list[str]()
-            for (domain, pair), dialect in zip(solved, dialects, strict=True):
-                others = [other for name, other in solved if name == domain and other is not pair]
+            for (domain, pair), dialect in zip(problems, dialects, strict=True):
+                others = [other for name, other in problems if name == domain and other is not pair]
                 examples = [translate(other, dialect) for other in rng.sample(others, shot_num)]
                 query, _ = translate(pair, dialect)
                 queries.append(query)
@@ -59,7 +59,7 @@ def compute_held_out_metrics(params: BaseModelConfig, model: Any, tokenizer: Any
             success = list(map(is_solved, queries, completions))
             metrics[f"{vocabulary}_{shot_num}_shots"] = {
                 "success_rate": fmean(success),
-                "by_domain": compute_rates(success, [domain for domain, _ in solved]),
+                "by_domain": compute_rates(success, [domain for domain, _ in problems]),
             }
     return metrics
 
@@ -79,7 +79,7 @@ def is_solved(problem: Problem, completion: str) -> bool:
 def compute_rates(success: Sequence[bool], groups: Sequence[str]) -> dict[str, float]:
     """The success rate in each group."""
     return {
-        group: fmean(solved for solved, of in zip(success, groups, strict=True) if of == group)
+        group: fmean(is_success for is_success, of in zip(success, groups, strict=True) if of == group)
         for group in dict.fromkeys(groups)
     }
 
@@ -96,5 +96,5 @@ def draw_held_out_problems(params: BaseModelConfig) -> list[tuple[str, SolvedPro
             is_in_share = hash_fraction(core, "base") < params.base_share
             if not is_in_share and not problem.init >= set(instance.goal) and (plan := find_plan(domain, instance)):
                 by_core[core] = problem, plan
-        problems += ((domain, solved) for solved in by_core.values())
+        problems += ((domain, pair) for pair in by_core.values())
     return problems

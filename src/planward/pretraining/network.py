@@ -36,8 +36,8 @@ def attend(
     flat = [tensor.reshape(batch * heads, length, width).to(dtype) for tensor in (queries, keys, values)]
     mask = torch.full((length, length), -torch.inf, dtype=dtype, device=device).triu(1)
     scores = torch.baddbmm(mask.expand(batch * heads, length, length), flat[0], flat[1].transpose(1, 2), alpha=scaling)
-    attended = torch.bmm(torch.softmax(scores, -1), flat[2])
-    return attended.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
+    outputs = torch.bmm(torch.softmax(scores, -1), flat[2])
+    return outputs.view(batch, heads, length, width).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(DENSE_ATTENTION, attend)
@@ -68,8 +68,8 @@ class ComposedEmbedding(nn.Module):
 
     def forward(self) -> torch.Tensor:
         parts = torch.cat([self.parts, self.parts.new_zeros(1, self.parts.shape[1])])
-        composed: torch.Tensor = embedding(self.rows, parts).sum(1) * self.scales + self.rests
-        return composed
+        vectors: torch.Tensor = embedding(self.rows, parts).sum(1) * self.scales + self.rests
+        return vectors
 
 
 class BaseModelNetwork(nn.Module):
@@ -102,11 +102,11 @@ class BaseModelNetwork(nn.Module):
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of the labelled tokens; no logits are computed for the others, four in five."""
         targets = labels[:, 1:]
-        labelled = targets != IGNORED_LABEL
+        mask = targets != IGNORED_LABEL
         with torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             states, rows = self._compute(input_ids)
-            logits = linear(states[:, :-1][labelled], rows)
-        return cross_entropy(logits.float(), targets[labelled])
+            logits = linear(states[:, :-1][mask], rows)
+        return cross_entropy(logits.float(), targets[mask])
 
     def list_matrices(self) -> list[nn.Parameter]:
         """Return the weights of linear layers, for which Muon is made."""

@@ -38,9 +38,9 @@ class DomainDraft:
 
     def add_action(self, name: str, parameters: str, needs: Sequence[str], effects: Sequence[str]) -> None:
         """Add an action; `parameters` are `x:type` words, the literals PDDL without the outer parentheses' `and`."""
-        typed = " ".join(f"?{name} - {type_name}" for name, type_name in (p.split(":") for p in parameters.split()))
+        variables = " ".join(f"?{name} - {type_name}" for name, type_name in (p.split(":") for p in parameters.split()))
         self.actions.append(
-            f"(:action {name} :parameters ({typed}) :precondition (and {' '.join(needs)}) "
+            f"(:action {name} :parameters ({variables}) :precondition (and {' '.join(needs)}) "
             f":effect (and {' '.join(effects)}))"
         )
 
@@ -87,9 +87,9 @@ def sample_problems(rng: Random, domain: Domain, draft: DomainDraft, count: int)
     for _ in range(count * MAX_ATTEMPTS):
         if count == 0:
             return
-        if solved := _sample_problem(rng, domain, draft):
+        if solved_problem := _sample_problem(rng, domain, draft):
             count -= 1
-            yield solved
+            yield solved_problem
 
 
 def _sample_problem(rng: Random, domain: Domain, draft: DomainDraft) -> tuple[Problem, list[str]] | None:
@@ -104,10 +104,10 @@ def _sample_problem(rng: Random, domain: Domain, draft: DomainDraft) -> tuple[Pr
         if not operators:
             break
         state = rng.choice(operators).apply(state)
-    reached = [atom for atom in grounding.decode_state(state) if atom not in init]
-    if not reached:
+    reached_atoms = [atom for atom in grounding.decode_state(state) if atom not in init]
+    if not reached_atoms:
         return None
-    goal = tuple(map(Literal, rng.sample(reached, min(len(reached), rng.randint(1, MAX_GOALS)))))
+    goal = tuple(map(Literal, rng.sample(reached_atoms, min(len(reached_atoms), rng.randint(1, MAX_GOALS)))))
     problem = build_problem_from_parts("random", domain, objects, init, goal, [])
     try:
         plan = find_shortest_plan(ground_problem(problem), MAX_STATES)
@@ -130,7 +130,7 @@ def sample_draft(rng: Random) -> DomainDraft:
         def sample_atoms(count: int, parameters: dict[str, str] = parameters) -> list[str]:
             atoms = list[str]()
             for predicate in rng.sample(list(draft.predicates), len(draft.predicates)):
-                names = [[n for n, t in parameters.items() if t == wanted] for wanted in draft.predicates[predicate]]
+                names = [[n for n, t in parameters.items() if t == type_] for type_ in draft.predicates[predicate]]
                 if all(names) and len(atoms) < count:
                     atoms.append(f"({' '.join([predicate, *('?' + rng.choice(n) for n in names)])})")
             return atoms

@@ -34,23 +34,23 @@ _CONSTRAINT_WORDS = {word for domain in KNOWN_DOMAINS.values() for word in domai
 def build_vocabulary() -> list[str]:
     """Return all words, objects, ground atoms and actions of the domains and their dialects, and neutral symbols."""
     tokens = {*WORDS, *_CONSTRAINT_WORDS, *KNOWN_DOMAINS, *list_neutral_tokens()}
-    for name, generated in KNOWN_DOMAINS.items():
+    for name, module in KNOWN_DOMAINS.items():
         domain, objects = load_generated_domain(name), list_largest_objects(name)
         is_a, predicates = domain.signature.is_a, domain.signature.predicates
         schemas = [*predicates.items(), *list_action_signatures(name)]
-        schemas += [(marker, predicates[generated.MARKER]) for marker in list_marker_names(name)]
+        schemas += [(marker, predicates[module.MARKER]) for marker in list_marker_names(name)]
         tokens |= objects.keys()
         for head, parameter_types in schemas:
             candidates = [[o for o, types in objects.items() if is_a(types, type_)] for type_ in parameter_types]
             atoms = ((head, *arguments) for arguments in product(*candidates))
-            tokens |= {render_atom(atom) for atom in atoms if generated.can_occur(atom)}
+            tokens |= {render_atom(atom) for atom in atoms if module.can_occur(atom)}
     return sorted(tokens)
 
 
 def list_largest_objects(domain: str) -> dict[str, tuple[str, ...]]:
     """Return the objects of the domain's largest problem in the vocabulary, with their types."""
-    generated = KNOWN_DOMAINS[domain]
-    return dict(generated.generate(Random(0), generated.LARGEST).objects)
+    module = KNOWN_DOMAINS[domain]
+    return dict(module.generate(Random(0), module.LARGEST).objects)
 
 
 def list_neutral_tokens() -> list[str]:

@@ -34,12 +34,12 @@ def convert_to_gguf(command: list[str], model: Path, out: Path, name: str) -> No
     Raises:
         PublicationError: the converter fails; the message is its last line.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(model), "--outfile", str(out), "--model-name", name], capture_output=True, text=True, check=False
     )
-    if done.returncode or not out.is_file():
-        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+    if process.returncode or not out.is_file():
+        lines = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise PublicationError(
-            f"{' '.join(command)} failed with exit status {done.returncode}: {lines[-1]}; fix: leave --gguf out, or "
+            f"{' '.join(command)} failed with exit status {process.returncode}: {lines[-1]}; fix: leave --gguf out, or "
             "take a converter that knows the model's architecture and tokenizer (models/base's it does not)"
         )

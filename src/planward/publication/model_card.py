@@ -241,26 +241,26 @@ class Tables:
 
     def render_data(self) -> str:
         """Problems by domain and split."""
-        kept = self.split["kept_by_domain"]
-        splits = [split for split in (*paths.SPLITS, paths.HELD_OUT) if kept.get(split)]
-        domains = sorted({domain for split in splits for domain in kept[split]})
-        rows = [(domain, *(kept[split].get(domain, 0) for split in splits)) for domain in domains[:MAX_DOMAINS]]
-        total = ("all", *(sum(kept[split].values()) for split in splits))
-        constrained = ("of these with constraints", *(self.split["constrained"].get(split, 0) for split in splits))
-        extra = [constrained] if any(constrained[1:]) else []
+        kept_counts = self.split["kept_by_domain"]
+        splits = [split for split in (*paths.SPLITS, paths.HELD_OUT) if kept_counts.get(split)]
+        domains = sorted({domain for split in splits for domain in kept_counts[split]})
+        rows = [(domain, *(kept_counts[split].get(domain, 0) for split in splits)) for domain in domains[:MAX_DOMAINS]]
+        total = ("all", *(sum(kept_counts[split].values()) for split in splits))
+        constrained_row = ("of these with constraints", *(self.split["constrained"].get(split, 0) for split in splits))
+        extra = [constrained_row] if any(constrained_row[1:]) else []
         return cards.render_table(("domain", *(split.replace("_", "-") for split in splits)), [*rows, total, *extra])
 
     def _build_rate_row(self, row: Any) -> tuple[Any, ...]:
         if self.is_variant:
-            compared = format_rate(row.default_success_rate, row.default_ci_low, row.default_ci_high)
+            default_rate = format_rate(row.default_success_rate, row.default_ci_low, row.default_ci_high)
             difference = f"{row.difference:+.1f} [{row.difference_low:+.1f}, {row.difference_high:+.1f}]"
-            return row.shot_num, compared, cards.format_row_rate(row), difference, cards.format_p(row.p_holm)
+            return row.shot_num, default_rate, cards.format_row_rate(row), difference, cards.format_p(row.p_holm)
         base = cards.format_row_rate(self._find_base(self._read("shots"), row.shot_num))
-        paired = self._read("paired")
-        paired = paired[(paired["dataset_size"] == self.run.size) & (paired["shot_num"] == row.shot_num)]
-        pair = next(paired[(paired["method_a"] == "base") & (paired["method_b"] == self.run.method)].itertuples(), None)
-        tested = ("", "") if pair is None else (cards.format_difference(pair), cards.format_p(pair.p_holm))
-        return row.shot_num, base, cards.format_row_rate(row), *tested
+        pairs = self._read("paired")
+        pairs = pairs[(pairs["dataset_size"] == self.run.size) & (pairs["shot_num"] == row.shot_num)]
+        pair = next(pairs[(pairs["method_a"] == "base") & (pairs["method_b"] == self.run.method)].itertuples(), None)
+        test_cells = ("", "") if pair is None else (cards.format_difference(pair), cards.format_p(pair.p_holm))
+        return row.shot_num, base, cards.format_row_rate(row), *test_cells
 
     def _describe_kind(self, kind: str) -> str:
         domains = ", ".join(self.params.split.held_out_domains)

@@ -100,7 +100,7 @@ def write_generation_config(folder: Path, params: Params) -> None:
     from transformers import AutoTokenizer
 
     path = folder / "generation_config.json"
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    stored_settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     settings = {
         "do_sample": False,
@@ -108,8 +108,8 @@ def write_generation_config(folder: Path, params: Params) -> None:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    kept = {key: value for key, value in stored.items() if key not in SAMPLING_KEYS}
-    write_json(path, kept | settings)
+    kept_settings = {key: value for key, value in stored_settings.items() if key not in SAMPLING_KEYS}
+    write_json(path, kept_settings | settings)
 
 
 def check_completions(folder: Path, samples: list[examples.Example], params: Params) -> Check:

@@ -41,24 +41,24 @@ def read_problem_file(path: Path, task: Task, root: Path | None = None, *, solve
         raise PublicationError(f"{path}: no such file")
     beside = path.parent / PROBLEMS_FOLDER
     root = (root or (beside if beside.is_dir() else path.parent)).absolute()
-    read, ids = ProblemFile(), set[str]()
+    problem_file, ids = ProblemFile(), set[str]()
     for line in iter_lines(path):
         if not line.raw.strip():
             continue
         try:
-            record = _parse_problem(line, task, root, solved=solved)
+            record = _parse_problem(line, task, root, needs_plan=solved)
             if record.id in ids:
                 raise InvalidLine(f"duplicate: an earlier line has the id {record.id}")
         except InvalidLine as reason:
             text = line.raw.decode("utf-8", "backslashreplace")
-            read.bad_lines.append({"file": str(path), "line": line.number, "reason": str(reason), "text": text})
+            problem_file.bad_lines.append({"file": str(path), "line": line.number, "reason": str(reason), "text": text})
         else:
             ids.add(record.id)
-            read.problems.append(record)
-    return read
+            problem_file.problems.append(record)
+    return problem_file
 
 
-def _parse_problem(line: Line, task: Task, root: Path, *, solved: bool) -> Record:
+def _parse_problem(line: Line, task: Task, root: Path, *, needs_plan: bool) -> Record:
     """Parse a line; raises InvalidLine where it cannot be used in a prompt."""
     data = parse_object(line)
     record = parse_record(data, get_scenario(data, ""))
@@ -66,7 +66,7 @@ def _parse_problem(line: Line, task: Task, root: Path, *, solved: bool) -> Recor
     domain_file, problem_file = (str(find_file(root, name)) for name in names)
     meta = record.meta.model_copy(update={"domain_file": domain_file, "problem_file": problem_file})
     record = record.model_copy(update={"meta": meta})
-    if solved and not (record.response or "").strip():
+    if needs_plan and not (record.response or "").strip():
         raise InvalidLine("no reference plan: the line has no `response`")
     try:
         id = record.id or identify_problem(Path(domain_file), Path(problem_file)).id

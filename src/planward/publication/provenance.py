@@ -80,7 +80,7 @@ def _find_stage(weights: Path, digest: str) -> str | None:
 def _run_git(*arguments: str) -> str | None:
     """Return what git prints; None where it fails or is missing."""
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

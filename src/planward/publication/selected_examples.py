@@ -78,5 +78,5 @@ def load_selected_examples(folder: Path, pool: Sequence[Record], count: int | No
         PublicationError, ParamsError: as `load_selector`.
     """
     selector = load_selector(folder)
-    cached = replace(selector, embedder=CachedEmbedder(selector.embedder))
-    return SelectedExamples(cached, folder, pool, count or selector.config.shot_num)
+    cached_selector = replace(selector, embedder=CachedEmbedder(selector.embedder))
+    return SelectedExamples(cached_selector, folder, pool, count or selector.config.shot_num)

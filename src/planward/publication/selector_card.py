@@ -29,14 +29,14 @@ def render_selector_card(
         rows = table[table["dialect"] == group]
         cells = {(row.selector, row.dataset_size, row.shot_num): row for row in rows.itertuples()}
         shots = sorted(rates["shot_num"].unique())
-        compared = [method for method in COMPARED if (method, 0, shots[0]) in cells]
+        methods = [method for method in COMPARED if (method, 0, shots[0]) in cells]
         texts[group] = cards.render_table(
-            ("worked examples", "n", *compared, "this selector"),
+            ("worked examples", "n", *methods, "this selector"),
             [
                 (
                     shot_num,
                     cells[run.method, run.size, shot_num].n,
-                    *(cards.format_row_rate(cells[method, 0, shot_num]) for method in compared),
+                    *(cards.format_row_rate(cells[method, 0, shot_num]) for method in methods),
                     cards.format_row_rate(cells[run.method, run.size, shot_num]),
                 )
                 for shot_num in shots

@@ -73,8 +73,8 @@ def publish_selector(
     embedder = _build_embedder(task, params, config, training)
     raw = embedder.embed(training)
     scale = Scale.measure(raw)
-    stored = read_embeddings(results.embeddings, [record.id for record in training])
-    deviation = float((scale.apply(raw) - torch.stack(list(stored.values()))).abs().max())
+    stored_embeddings = read_embeddings(results.embeddings, [record.id for record in training])
+    deviation = float((scale.apply(raw) - torch.stack(list(stored_embeddings.values()))).abs().max())
     if deviation > MAX_DEVIATION:
         raise PublicationError(
             f"{results.embeddings}: embeddings differ by up to {deviation:.3g} from those that {config.model} gives; "
@@ -88,12 +88,12 @@ def publish_selector(
             embedder.save(folder)
         if needs_model and copy_model:
             copy_files(config.model, folder / MODEL_FOLDER)
-        described = {
+        description = {
             "params": params.model_dump(mode="json", by_alias=True),
             "selectors": config.model_dump(mode="json"),
             "model": MODEL_FOLDER if needs_model and copy_model else str(config.model),
         }
-        write_description(folder, params, run.as_dict("selectors"), described)
+        write_description(folder, params, run.as_dict("selectors"), description)
         write_params(folder, params)
         write_params(folder, config, "selectors.yaml")
         card = render_selector_card(run, target.name, config, provenance, licence)
@@ -135,14 +135,14 @@ class Selector:
         for id, examples in pools.items():
             if len(examples) < count:
                 raise ValueError(f"{id}: needs {count} worked examples, but the pool has {len(examples)} for it")
-        needed = {record.id: record for records in (queries, *pools.values()) for record in records}
-        vectors = self.scale.apply(self.embedder.embed(list(needed.values())))
-        embeddings = dict(zip(needed, vectors, strict=True))
+        records_by_id = {record.id: record for records in (queries, *pools.values()) for record in records}
+        vectors = self.scale.apply(self.embedder.embed(list(records_by_id.values())))
+        embeddings = dict(zip(records_by_id, vectors, strict=True))
         width = max(vectors.shape[1], self.config.pointer.hidden)
         batch = max(1, MAX_NUMBERS // (width * max(map(len, pools.values()))))
         for start in range(0, len(queries), batch):
-            chosen = select_by_pointer(self.pointer, queries[start : start + batch], pools, embeddings, count)
-            for query, examples in chosen.items():
+            choices = select_by_pointer(self.pointer, queries[start : start + batch], pools, embeddings, count)
+            for query, examples in choices.items():
                 yield query, [example.id for example in reversed(examples)]
 
 

@@ -57,10 +57,10 @@ def build_plan_browser(
     units = _list_units(tracks)
     if not units:
         return None
-    shown, payload, filters = _pack_units(units, tracks, max_payload_bytes)
+    num_units, payload, filters = _pack_units(units, tracks, max_payload_bytes)
     return PlanBrowser(
         payload=payload,
-        shown=sum(len(unit) for unit in units[:shown]),
+        shown=sum(len(unit) for unit in units[:num_units]),
         total=sum(track.total for track in tracks),
         filters=filters,
         folders=[track.folder for track in tracks],
@@ -76,31 +76,31 @@ class FirstPredictions:
     """
 
     def __init__(self, shot_nums: Collection[int], first_seed: int, limit: int = MAX_PREDICTIONS) -> None:
-        self.total, self._kept = 0, list[Prediction]()
+        self.total, self._predictions = 0, list[Prediction]()
         self._shot_nums, self._first_seed, self._limit = shot_nums, first_seed, limit
         self._end: Rank | None = None  # those from this rank on are not kept
 
     def add(self, prediction: Prediction) -> None:
         self.total += 1
         if self._end is None or self._rank(prediction) < self._end:
-            self._kept.append(prediction)
-            if len(self._kept) > 1.5 * self._limit:
+            self._predictions.append(prediction)
+            if len(self._predictions) > 1.5 * self._limit:
                 self._drop_last()
 
     def select(self) -> list[Prediction]:
         """Those kept, in the order in which they came."""
-        if len(self._kept) > self._limit:
+        if len(self._predictions) > self._limit:
             self._drop_last()
-        return self._kept
+        return self._predictions
 
     def _rank(self, prediction: Prediction) -> Rank:
         return rank_prediction(prediction, self._shot_nums, self._first_seed)
 
     def _drop_last(self) -> None:
-        lowest, *ranks = sorted(map(self._rank, self._kept))
+        lowest, *ranks = sorted(map(self._rank, self._predictions))
         self._end = end = next((rank for rank in ranks[self._limit - 1 :] if rank > lowest), self._end)
         if end is not None:
-            self._kept = [prediction for prediction in self._kept if self._rank(prediction) < end]
+            self._predictions = [prediction for prediction in self._predictions if self._rank(prediction) < end]
 
 
 Rank = tuple[int, str]  # of a prediction: the lowest are shown first; equal ones are shown together
@@ -283,8 +283,8 @@ def _identify_run(track: int, p: Prediction) -> tuple[int, Run]:
     return track, Run(p.method, p.dataset_size, p.seed if p.dataset_size else 0)
 
 
-def _rank_run(keyed: tuple[int, Run]) -> tuple[Any, ...]:
-    track, run = keyed
+def _rank_run(key: tuple[int, Run]) -> tuple[Any, ...]:
+    track, run = key
     return track, sort_key("method", run.method), run.size, run.seed
 
 

@@ -127,11 +127,11 @@ def _draw_strip(problem: Problem, ground: GroundProblem, scene: Scene, run: Traj
     if run.mark:
         return Strip(tuple(frames), run.not_executed)
     is_true = [condition.holds(run.final) for condition in ground.goals]
-    satisfied, missed = (
+    satisfied_goals, missed_goals = (
         tuple(render_formula(part) for part, holds in zip(problem.goal, is_true, strict=True) if holds == value)
         for value in (True, False)
     )
-    return Strip(tuple(frames), 0, satisfied, missed)
+    return Strip(tuple(frames), 0, satisfied_goals, missed_goals)
 
 
 def _draw_frame(
@@ -143,10 +143,10 @@ def _draw_frame(
     mark: Mark = Mark.NONE,
 ) -> Frame:
     places = scene.find_places(before)
-    moved = frozenset(item for item, place in scene.find_places(after).items() if places.get(item) != place)
+    moved_items = frozenset(item for item, place in scene.find_places(after).items() if places.get(item) != place)
     subject = f"after {caption}" if number and mark in (Mark.NONE, Mark.VIOLATION) else caption
     title = f"{subject}{f' ({mark})' if mark else ''}: {scene.describe(after)}"
     svg = Markup('<svg class="scene" role="img" width="{}" height="{}"><title>{}</title>{}</svg>').format(
-        scene.width, scene.height, title, scene.render_shapes(after, moved)
+        scene.width, scene.height, title, scene.render_shapes(after, moved_items)
     )
     return Frame(svg, caption, number, mark)

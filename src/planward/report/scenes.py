@@ -79,7 +79,7 @@ class BlocksScene:
         return places | {atom[1]: "the hand" for atom in state if atom[0] == "holding"}
 
     def render_shapes(self, state: State, moved: frozenset[str] = frozenset()) -> Markup:
-        places, held = self.find_places(state), sorted(atom[1] for atom in state if atom[0] == "holding")
+        places, held_blocks = self.find_places(state), sorted(atom[1] for atom in state if atom[0] == "holding")
         towers = _list_towers(state, self.objects)
         on_table = [tower[0] in places for tower in towers]  # a goal need not tell
         drawing = _render_table(0, self.table, self.width) if all(on_table) else Markup()
@@ -89,24 +89,24 @@ class BlocksScene:
                 drawing += _render_table(left, self.table, self.block, is_told)
             for level, name in enumerate(tower, 1):
                 drawing += self._render_item(name, left, self.table - level * self.step, moved)
-        if held or any(len(atom) == 1 for atom in state):  # (handempty), possibly renamed
+        if held_blocks or any(len(atom) == 1 for atom in state):  # (handempty), possibly renamed
             middle = self.width // 2
             drawing += _render_use(f"{self.key}hand", middle, 1)
-            for name in held[:1]:
+            for name in held_blocks[:1]:
                 drawing += self._render_item(name, middle - self.block // 2, 6, moved)
         return drawing
 
     def describe(self, state: State) -> str:
         places = self.find_places(state)
-        held = [f"the hand holds {name}" for name in self.objects if places.get(name) == "the hand"]
+        hand_texts = [f"the hand holds {name}" for name in self.objects if places.get(name) == "the hand"]
         parts = []
         for tower in _list_towers(state, self.objects):
             ground = [] if places.get(tower[0]) is None else ["the table"]
             parts.append(" on ".join([*reversed(tower), *ground]))
-        return "; ".join(held + parts)
+        return "; ".join(hand_texts + parts)
 
-    def _render_item(self, name: str, x: int, y: int, moved: frozenset[str]) -> Markup:
-        return _render_use(f"{self.key}{self.objects.index(name)}", x, y, name in moved)
+    def _render_item(self, name: str, x: int, y: int, moved_items: frozenset[str]) -> Markup:
+        return _render_use(f"{self.key}{self.objects.index(name)}", x, y, name in moved_items)
 
 
 class FerryScene:
@@ -171,8 +171,8 @@ class FerryScene:
     def _list_cars_at(self, state: State, port: str) -> list[str]:
         return [car for car in self.cars if ("at", car, port) in state]
 
-    def _render_item(self, name: str, x: int, y: int, moved: frozenset[str]) -> Markup:
-        return _render_use(f"{self.key}{self.cars.index(name)}", x, y, name in moved)
+    def _render_item(self, name: str, x: int, y: int, moved_items: frozenset[str]) -> Markup:
+        return _render_use(f"{self.key}{self.cars.index(name)}", x, y, name in moved_items)
 
 
 class GrippersScene:
@@ -250,10 +250,10 @@ class GrippersScene:
     def describe(self, state: State) -> str:
         parts = []
         for robot in self.robots:
-            held = [ball for ball in self.balls if any(("carry", robot, ball, h) in state for h in self.hands[robot])]
+            balls = [ball for ball in self.balls if any(("carry", robot, ball, h) in state for h in self.hands[robot])]
             room = [f"in {room}" for room in self.rooms if robot in self._list_robots_in(state, room)]
-            if room or held:
-                parts.append(" ".join([robot, *room, *([f"with {', '.join(held)}"] if held else [])]))
+            if room or balls:
+                parts.append(" ".join([robot, *room, *([f"with {', '.join(balls)}"] if balls else [])]))
         return "; ".join(
             parts + [f"in {room} {', '.join(b)}" for room in self.rooms if (b := self._list_balls_at(state, room))]
         )
@@ -264,8 +264,8 @@ class GrippersScene:
     def _list_balls_at(self, state: State, room: str) -> list[str]:
         return [ball for ball in self.balls if ("at", ball, room) in state]
 
-    def _render_item(self, name: str, x: int, y: int, moved: frozenset[str]) -> Markup:
-        return _render_use(f"{self.key}{self.balls.index(name)}", x, y, name in moved)
+    def _render_item(self, name: str, x: int, y: int, moved_items: frozenset[str]) -> Markup:
+        return _render_use(f"{self.key}{self.balls.index(name)}", x, y, name in moved_items)
 
 
 FERRY = ""  # the ferry in `FerryScene.find_places`; no object has this name
@@ -285,11 +285,11 @@ def _list_towers(state: State, objects: Sequence[str]) -> list[list[str]]:
     for atom in sorted(state, reverse=True):
         if atom[0] == "on":
             above[atom[2]] = atom[1]
-    supported = {atom[1] for atom in state if atom[0] in ("on", "holding")}
-    known = {word for atom in state if atom[0] in ("on", "ontable") for word in atom[1:]}
+    supported_blocks = {atom[1] for atom in state if atom[0] in ("on", "holding")}
+    blocks = {word for atom in state if atom[0] in ("on", "ontable") for word in atom[1:]}
     towers = []
     for name in objects:
-        if name in known and name not in supported:
+        if name in blocks and name not in supported_blocks:
             tower = [name]
             while (top := above.get(tower[-1])) and top not in tower:
                 tower.append(top)
@@ -297,9 +297,9 @@ def _list_towers(state: State, objects: Sequence[str]) -> list[list[str]]:
     return towers
 
 
-def _list_same_type(objects: Mapping[str, Types], known: set[str], others: Sequence[str]) -> list[str]:
-    """All objects of the types of `known`, even if no state mentions them, without `others`."""
-    types = {objects[name] for name in known}
+def _list_same_type(objects: Mapping[str, Types], names: set[str], others: Sequence[str]) -> list[str]:
+    """All objects of the types of `names`, even if no state mentions them, without `others`."""
+    types = {objects[name] for name in names}
     return [name for name, own_types in objects.items() if own_types in types and name not in others]
 
 
@@ -329,7 +329,7 @@ def _render_table(x: int, y: int, length: int, is_told: bool = True) -> Markup:
     return Markup('<path class="{}" d="M{} {}h{}"/>').format("edge" if is_told else "edge untold", x, y + 1, length)
 
 
-def _render_use(name: str, x: int = 0, y: int = 0, moved: bool = False) -> Markup:
+def _render_use(name: str, x: int = 0, y: int = 0, is_moved: bool = False) -> Markup:
     position = "".join(f' {axis}="{value}"' for axis, value in (("x", x), ("y", y)) if value)
-    style = ' class="moved"' if moved else ""
+    style = ' class="moved"' if is_moved else ""
     return Markup(f'<use href="#{name}"{position}{style}/>')

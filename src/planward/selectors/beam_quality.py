@@ -43,7 +43,7 @@ def compute_quality(rows: Sequence[QueryBeams]) -> dict[str, float | None]:
     verdicts = [beam.success for beam in beams if beam.success is not None]
     usage = Counter(example for beam in beams for example in beam.examples)
     verdict_sets = [{beam.success for beam in row.beams} for row in rows]
-    judged = [verdict_set for verdict_set in verdict_sets if None not in verdict_set]
+    judged_sets = [verdict_set for verdict_set in verdict_sets if None not in verdict_set]
     return {
         "queries": len(rows),
         "beams": len(beams),
@@ -55,9 +55,9 @@ def compute_quality(rows: Sequence[QueryBeams]) -> dict[str, float | None]:
         "candidates": len(usage),
         "effective_candidates": exp(_entropy(usage)),
         "distinct_shots": _mean(len({example for beam in row.beams for example in beam.examples}) for row in rows),
-        "all_right": _mean(verdict_set == {True} for verdict_set in judged),
-        "all_wrong": _mean(verdict_set == {False} for verdict_set in judged),
-        "mixed": _mean(len(verdict_set) == 2 for verdict_set in judged),
+        "all_right": _mean(verdict_set == {True} for verdict_set in judged_sets),
+        "all_wrong": _mean(verdict_set == {False} for verdict_set in judged_sets),
+        "mixed": _mean(len(verdict_set) == 2 for verdict_set in judged_sets),
         "without_signal": _mean(len({(beam.score, beam.success) for beam in row.beams}) == 1 for row in rows),
     }
 

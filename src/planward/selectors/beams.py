@@ -141,8 +141,8 @@ class _QueryParser:
             raise self.error("no examples; fix: put at least one before the query's id", number)
         if self.query in examples:
             raise self.error("the query is one of its own examples; fix: remove it", number)
-        if repeated := _find_duplicates(examples):
-            raise self.error(f"example {repeated[0]!r} is repeated; fix: keep it once", number)
+        if duplicates := _find_duplicates(examples):
+            raise self.error(f"example {duplicates[0]!r} is repeated; fix: keep it once", number)
         if unknown := [example for example in examples if example not in self.known_ids]:
             raise self.error(
                 f"example {unknown[0]!r} is not a known problem; fix: add the problem or drop the beam", number
@@ -159,8 +159,8 @@ class _QueryParser:
                 raise self.error(
                     f"{problem!r} in pool_list is not a known problem's id; fix: add the problem or drop it"
                 )
-        if repeated := _find_duplicates(ids):
-            raise self.error(f"{repeated[0]!r} is repeated in pool_list; fix: keep it once")
+        if duplicates := _find_duplicates(ids):
+            raise self.error(f"{duplicates[0]!r} is repeated in pool_list; fix: keep it once")
         if self.query in ids:
             raise self.error("the query is in its own pool_list; fix: remove it")
         for number, beam in enumerate(beams, 1):
@@ -198,6 +198,6 @@ def _find_duplicates(values: Sequence[Any]) -> list[Any]:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if repeated := _find_duplicates([key for key, _ in pairs]):
-        raise ValueError(f"duplicate key {repeated[0]!r}")
+    if duplicates := _find_duplicates([key for key, _ in pairs]):
+        raise ValueError(f"duplicate key {duplicates[0]!r}")
     return dict(pairs)

@@ -136,10 +136,10 @@ def pad_candidates(
 
 def pad_pool_scores(groups: Sequence[BeamGroup], size: int) -> torch.Tensor:
     """Pad the candidates' own scores with -inf [Q, size]; all NaN where a query's are unknown."""
-    padded = torch.full((len(groups), size), -torch.inf)
-    for row, group in zip(padded, groups, strict=True):
+    padded_scores = torch.full((len(groups), size), -torch.inf)
+    for row, group in zip(padded_scores, groups, strict=True):
         row[: len(group.pool)] = torch.nan if group.pool_scores is None else group.pool_scores
-    return padded
+    return padded_scores
 
 
 def compute_moments(groups: Sequence[BeamGroup]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,6 +149,6 @@ def compute_moments(groups: Sequence[BeamGroup]) -> tuple[torch.Tensor, torch.Te
         total, count = total + group.query + group.pool.sum(0, dtype=torch.float64), count + 1 + len(group.pool)
     mean, products = total / count, torch.zeros(len(total), len(total), dtype=torch.float64)
     for group in groups:
-        centred = torch.cat([group.query[None], group.pool]).double() - mean
-        products.addmm_(centred.T, centred)
+        centred_embeddings = torch.cat([group.query[None], group.pool]).double() - mean
+        products.addmm_(centred_embeddings.T, centred_embeddings)
     return mean, products / count

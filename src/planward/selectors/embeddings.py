@@ -116,12 +116,12 @@ def standardise(vectors: torch.Tensor, num_training: int) -> torch.Tensor:
         EmbeddingsError: all training vectors are the same.
     """
     parts = vectors if vectors.ndim == 3 else vectors[:, None]
-    centred = parts - parts[:num_training].mean(0)
-    lengths = centred[:num_training].norm(dim=-1).mean(0)
+    centred_parts = parts - parts[:num_training].mean(0)
+    lengths = centred_parts[:num_training].norm(dim=-1).mean(0)
     if not bool((lengths > 0).all()):
         raise EmbeddingsError("the embeddings of all training problems are the same; fix: choose other `embeddings`")
-    scaled: torch.Tensor = centred / lengths[:, None]
-    return scaled.flatten(1)
+    scaled_parts: torch.Tensor = centred_parts / lengths[:, None]
+    return scaled_parts.flatten(1)
 
 
 def find_nearest(vectors: torch.Tensor, num_training: int) -> list[int]:
@@ -203,8 +203,8 @@ def _select_ids(path: Path, names: Collection[str], ids: Collection[str] | None)
     """Select `ids`, or all names; raises EmbeddingsError where an id has no vector."""
     if ids is None:
         return names
-    known = set(names)
-    if missing := [name for name in ids if name not in known]:
+    known_names = set(names)
+    if missing := [name for name in ids if name not in known_names]:
         raise EmbeddingsError(
             f"{path}: no vector for {len(missing)} of {len(ids)} problems, the first {missing[0]}; "
             "fix: embed every problem of results/score/*.jsonl under its id"

@@ -81,14 +81,14 @@ class InfoScorer:
         self, prompts: Sequence[PromptParts], on_progress: Callable[[int], object] = lambda _: None
     ) -> list[float]:
         """Compute log p(completion | examples, query); -inf where the prompt is too long."""
-        encoded = self.encoder.encode(prompts)
-        fitting = [i for i, ids in enumerate(encoded) if len(ids) <= self.max_tokens]
-        on_progress(len(prompts) - len(fitting))
-        rows = [_Row(encoded[i], self._encode_completion(prompts[i][0])) for i in fitting]
+        token_ids = self.encoder.encode(prompts)
+        fitting_indices = [i for i, ids in enumerate(token_ids) if len(ids) <= self.max_tokens]
+        on_progress(len(prompts) - len(fitting_indices))
+        rows = [_Row(token_ids[i], self._encode_completion(prompts[i][0])) for i in fitting_indices]
         values = [-inf] * len(prompts)
         for indices, log_likelihoods in _iter_log_likelihoods(self.decoder, rows, self.batch_tokens):
             for i, value in zip(indices, log_likelihoods, strict=True):
-                values[fitting[i]] = value
+                values[fitting_indices[i]] = value
             on_progress(len(indices))
         return values
 
@@ -155,8 +155,8 @@ def _compute_prefix_states(decoder: PrefixDecoder, prefixes: Sequence[Tokens], b
         if not layers:
             size = (len(prefixes), new_layers[0][0].shape[1], max(lengths))
             layers = [(k.new_zeros(*size, k.shape[-1]), v.new_zeros(*size, v.shape[-1])) for k, v in new_layers]
-        for stored, new in zip(layers, new_layers, strict=True):
-            for all_states, batch_states in zip(stored, new, strict=True):
+        for layer, new_layer in zip(layers, new_layers, strict=True):
+            for all_states, batch_states in zip(layer, new_layer, strict=True):
                 all_states[indices, :, : ids.shape[1]] = batch_states
     return PrefixStates(layers, torch.tensor(lengths, device=decoder.device))
 

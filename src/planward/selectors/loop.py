@@ -183,7 +183,7 @@ class _Training:
         learning_rate = compute_learning_rate(step, steps, training_config.learning_rate, config.warmup_ratio)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = learning_rate * parameters["lr_factor"]
-        loss, logged = self.objective.compute_loss(self.pointer, indices, step, steps)
+        loss, metrics = self.objective.compute_loss(self.pointer, indices, step, steps)
         if not bool(loss.isfinite()):
             raise FloatingPointError(f"step {step + 1}: the loss is {loss.item()}; fix: lower learning_rate")
         self.optimizer.zero_grad()
@@ -192,8 +192,8 @@ class _Training:
         if norm > 0:  # without a gradient, momentum alone must not change weights
             self.optimizer.step()
         row = {"step": step + 1, "epoch": epoch, "loss": loss.item(), "learning_rate": learning_rate, "grad_norm": norm}
-        self.history.steps.append(row | logged)
-        _log(self.loggers, "steps", step + 1, row | logged)
+        self.history.steps.append(row | metrics)
+        _log(self.loggers, "steps", step + 1, row | metrics)
 
     def end_epoch(self, epoch: int, validate: Callable[[Pointer], float], kl_target: tuple[float, float]) -> None:
         """Validate and log an epoch, and keep its weights if it is the best."""

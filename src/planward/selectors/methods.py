@@ -53,17 +53,17 @@ class Imitation:
         groups = [self.groups[i] for i in indices]
         candidates = pad_candidates(groups, _get_device(pointer))
         batch = self.batch.select(indices, _get_device(pointer))
-        weights, logged = objectives.compute_even_weights(batch.mask), Row()
+        weights, metrics = objectives.compute_even_weights(batch.mask), Row()
         if self.temperatures:
-            logged["temperature"] = objectives.compute_temperature(step / max(steps - 1, 1), self.temperatures)
-            weights = objectives.compute_softmax_weights(batch.scores, logged["temperature"], batch.mask)
+            metrics["temperature"] = objectives.compute_temperature(step / max(steps - 1, 1), self.temperatures)
+            weights = objectives.compute_softmax_weights(batch.scores, metrics["temperature"], batch.mask)
         log_probs = pointer.compute_log_probs(*candidates, batch.beams)
         soft_labels = None
         if self.label_config:
             pool_scores = pad_pool_scores(groups, log_probs.shape[-1]).to(log_probs)
             soft_labels = objectives.compute_soft_labels(log_probs, pool_scores, self.label_config)
         losses = objectives.compute_cross_entropy(log_probs, batch.beams, soft_labels)
-        return objectives.compute_rce_loss(losses, weights.to(losses.dtype)), logged
+        return objectives.compute_rce_loss(losses, weights.to(losses.dtype)), metrics
 
     def evaluate(self, pointer: Pointer) -> Row:  # noqa: ARG002
         return {}
@@ -169,9 +169,9 @@ def select_informative_groups(groups: Sequence[BeamGroup], config: SelectorGrpoC
         raise ValueError(
             "GRPO needs the success of each beam, but some is unknown; fix: `planward selectors beams --split train`"
         )
-    skipped = objectives.are_equal(compute_rewards(groups, batch, config), batch.mask)
-    skipped = skipped | objectives.find_failures(batch.scores, batch.success, batch.mask, config.low_score)
-    return [group for group, skip in zip(groups, skipped.tolist(), strict=True) if not skip]
+    skip_mask = objectives.are_equal(compute_rewards(groups, batch, config), batch.mask)
+    skip_mask = skip_mask | objectives.find_failures(batch.scores, batch.success, batch.mask, config.low_score)
+    return [group for group, skip in zip(groups, skip_mask.tolist(), strict=True) if not skip]
 
 
 def _compute_beam_log_probs(

@@ -36,11 +36,11 @@ def compute_z_scores(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     Scores may be of the order of 1e-7, so no epsilon is added to the deviation; the range is scaled to 1 instead.
     """
     quality, count = compute_quality(values, mask), mask.sum(1, keepdim=True).clamp(min=1)
-    centred = (quality - quality.sum(1, keepdim=True) / count).masked_fill(~mask, 0.0)
-    deviation = (centred.square().sum(1, keepdim=True) / count).sqrt()
+    centred_quality = (quality - quality.sum(1, keepdim=True) / count).masked_fill(~mask, 0.0)
+    deviation = (centred_quality.square().sum(1, keepdim=True) / count).sqrt()
     equal = are_equal(values, mask)[:, None]
     divisor = torch.where(equal, torch.ones_like(quality), deviation)
-    return torch.where(equal, torch.zeros_like(centred), centred / divisor)
+    return torch.where(equal, torch.zeros_like(centred_quality), centred_quality / divisor)
 
 
 def compute_softmax_weights(scores: torch.Tensor, temperature: float, mask: torch.Tensor) -> torch.Tensor:
@@ -76,9 +76,11 @@ def compute_soft_labels(
     """
     available = log_probs.detach() > -torch.inf
     even = available.to(log_probs.dtype) / available.sum(-1, keepdim=True)
-    known = ~candidate_scores.isnan().any(-1)
-    scores = candidate_scores.where(known[:, None], 0.0).clamp(min=MIN_SCORE)[:, None, None] / config.pool_temperature
-    by_score = scores.masked_fill(~available, -torch.inf).softmax(-1) * known[:, None, None, None]
+    is_known = ~candidate_scores.isnan().any(-1)
+    scores = (
+        candidate_scores.where(is_known[:, None], 0.0).clamp(min=MIN_SCORE)[:, None, None] / config.pool_temperature
+    )
+    by_score = scores.masked_fill(~available, -torch.inf).softmax(-1) * is_known[:, None, None, None]
     return config.label_smoothing * even + config.pool_weight * by_score
 
 
@@ -116,8 +118,8 @@ def compute_diversity(pool: torch.Tensor, beams: torch.Tensor) -> torch.Tensor:
     """
     unit = normalize(pool, dim=-1)
     nearest = (unit @ unit.T).fill_diagonal_(-torch.inf).argmax(-1)
-    copied = (nearest[beams][..., None] == beams[:, None]).any(-1) & (nearest[beams] != beams)
-    return 1 - copied.to(pool.dtype).mean(-1)
+    has_neighbour = (nearest[beams][..., None] == beams[:, None]).any(-1) & (nearest[beams] != beams)
+    return 1 - has_neighbour.to(pool.dtype).mean(-1)
 
 
 def combine_rewards(
@@ -164,8 +166,8 @@ def compute_clipped_share(
 ) -> torch.Tensor:
     """Compute the share of beams [Q, B] without gradient in `compute_policy_loss`, as they have moved far enough."""
     ratio = log_ratio.exp()
-    clipped = ((advantages > 0) & (ratio > 1 + clip)) | ((advantages < 0) & (ratio < 1 - clip))
-    return _masked_mean(clipped.to(ratio.dtype), mask)
+    is_clipped = ((advantages > 0) & (ratio > 1 + clip)) | ((advantages < 0) & (ratio < 1 - clip))
+    return _masked_mean(is_clipped.to(ratio.dtype), mask)
 
 
 def estimate_kl(log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -189,8 +191,8 @@ def adapt_beta(
     """
     if beta == 0:
         return 0.0
-    changed = beta * factor if kl > target[1] else beta / factor if kl < target[0] else beta
-    return min(max(changed, bounds[0]), bounds[1])
+    new_beta = beta * factor if kl > target[1] else beta / factor if kl < target[0] else beta
+    return min(max(new_beta, bounds[0]), bounds[1])
 
 
 def compute_learning_rate(step: int, steps: int, peak: float, warmup_ratio: float) -> float:

@@ -101,16 +101,16 @@ class Pointer(nn.Module):
         """
         count = chosen.shape[-1]
         origin, candidates = self._project(query), self._project(pool)
-        excluded = torch.zeros(*chosen.shape, pool.shape[1], dtype=torch.bool, device=pool.device)
+        exclusion_mask = torch.zeros(*chosen.shape, pool.shape[1], dtype=torch.bool, device=pool.device)
         memory = origin.new_zeros(chosen.shape[0] * chosen.shape[1], origin.shape[-1])
         memories = [memory]
         for step in range(count - 1):
             memory = self.memory(_select_candidates(candidates, chosen[..., step]).flatten(0, 1), memory)
             memories.append(memory)
-            excluded[:, :, step + 1] = excluded[:, :, step].scatter(-1, chosen[..., step, None], True)
+            exclusion_mask[:, :, step + 1] = exclusion_mask[:, :, step].scatter(-1, chosen[..., step, None], True)
         states = torch.stack(memories, dim=1).view(*chosen.shape, -1)
         logits = self._compute_logits(query, pool, mask, origin, candidates, states.flatten(1, 2))
-        return _log_softmax(logits.view(excluded.shape), excluded | ~mask[:, None, None])
+        return _log_softmax(logits.view(exclusion_mask.shape), exclusion_mask | ~mask[:, None, None])
 
     @torch.no_grad()
     def choose_greedily(self, query: torch.Tensor, pool: torch.Tensor, mask: torch.Tensor, count: int) -> torch.Tensor:
@@ -126,18 +126,18 @@ class Pointer(nn.Module):
         training = self.training
         self.eval()
         origin, candidates = self._project(query), self._project(pool)
-        memory, excluded, chosen = torch.zeros_like(origin), ~mask, list[torch.Tensor]()
+        memory, exclusion_mask, choices = torch.zeros_like(origin), ~mask, list[torch.Tensor]()
         for _ in range(count):
             logits = self._compute_logits(query, pool, mask, origin, candidates, memory[:, None])[:, 0]
-            chosen.append(_log_softmax(logits, excluded).argmax(-1))
-            excluded = excluded.scatter(-1, chosen[-1][:, None], True)
-            memory = self.memory(_select_candidates(candidates, chosen[-1][:, None])[:, 0], memory)
+            choices.append(_log_softmax(logits, exclusion_mask).argmax(-1))
+            exclusion_mask = exclusion_mask.scatter(-1, choices[-1][:, None], True)
+            memory = self.memory(_select_candidates(candidates, choices[-1][:, None])[:, 0], memory)
         self.train(training)
-        return torch.stack(chosen, dim=1)
+        return torch.stack(choices, dim=1)
 
     def _project(self, embeddings: torch.Tensor) -> torch.Tensor:
-        whitened = self.dropout((embeddings - self.mean) @ self.whitening)
-        return cast(torch.Tensor, self.projection_norm(self.projection(whitened)))
+        inputs = self.dropout((embeddings - self.mean) @ self.whitening)
+        return cast(torch.Tensor, self.projection_norm(self.projection(inputs)))
 
     def _compute_logits(
         self,
@@ -154,8 +154,9 @@ class Pointer(nn.Module):
             states = layer(states, candidates, mask)
         aims = origin[:, None] + self.aim(self.norm(states))
         raw_scale, learned_scale = self.log_scales.exp()
-        raw, learned = _compute_similarity(query[:, None], pool, mask), _compute_similarity(aims, candidates, mask)
-        return cast(torch.Tensor, raw_scale * raw + learned_scale * learned)
+        raw_similarity = _compute_similarity(query[:, None], pool, mask)
+        learned_similarity = _compute_similarity(aims, candidates, mask)
+        return cast(torch.Tensor, raw_scale * raw_similarity + learned_scale * learned_similarity)
 
 
 class _Layer(nn.Module):
@@ -173,15 +174,15 @@ class _Layer(nn.Module):
         """Update states [Q, S, H] from candidates [Q, P, H] where mask [Q, P] is true."""
         queries = self.attention_norm(states)
         context, _ = self.attention(queries, candidates, candidates, key_padding_mask=~mask, need_weights=False)
-        updated: torch.Tensor = states + self.dropout(context)
-        return updated + cast(torch.Tensor, self.dropout(self.network(self.network_norm(updated))))
+        new_states: torch.Tensor = states + self.dropout(context)
+        return new_states + cast(torch.Tensor, self.dropout(self.network(self.network_norm(new_states))))
 
 
 def pad_pools(pools: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad pools [P_i, D] with zeros to one tensor [Q, P, D]; returns it and its mask [Q, P]."""
-    padded = torch.nn.utils.rnn.pad_sequence(list(pools), batch_first=True)
+    padded_pools = torch.nn.utils.rnn.pad_sequence(list(pools), batch_first=True)
     lengths = torch.tensor([len(pool) for pool in pools])
-    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
+    return padded_pools, torch.arange(padded_pools.shape[1]) < lengths[:, None]
 
 
 def save_pointer(pointer: Pointer, folder: Path) -> None:
@@ -219,10 +220,10 @@ def _compute_similarity(aims: torch.Tensor, candidates: torch.Tensor, mask: torc
     """Cosine of aim [Q, S, H] and candidate [Q, P, H], as z-scores over the pool [Q, S, P]; 0 if all equal."""
     cosine = normalize(aims, dim=-1) @ normalize(candidates, dim=-1).transpose(1, 2)
     present, count = mask[:, None], mask.sum(1)[:, None, None]
-    centred = (cosine - (cosine * present).sum(-1, keepdim=True) / count) * present
-    variance = centred.square().sum(-1, keepdim=True) / count
-    return centred / variance.clamp(min=MIN_VARIANCE).sqrt()
+    centred_cosine = (cosine - (cosine * present).sum(-1, keepdim=True) / count) * present
+    variance = centred_cosine.square().sum(-1, keepdim=True) / count
+    return centred_cosine / variance.clamp(min=MIN_VARIANCE).sqrt()
 
 
-def _log_softmax(logits: torch.Tensor, excluded: torch.Tensor) -> torch.Tensor:
-    return logits.masked_fill(excluded, -torch.inf).log_softmax(-1)
+def _log_softmax(logits: torch.Tensor, exclusion_mask: torch.Tensor) -> torch.Tensor:
+    return logits.masked_fill(exclusion_mask, -torch.inf).log_softmax(-1)

@@ -33,11 +33,11 @@ def group_by_prefix(sequences: Sequence[Tokens]) -> list[PrefixGroup]:
     if not sequences:
         return []
     order = sorted(range(len(sequences)), key=lambda i: sequences[i].astype(">u4").tobytes())
-    ranked = [sequences[i] for i in order]
-    shared = [_count_shared(first, second) for first, second in pairwise(ranked)]
+    sorted_sequences = [sequences[i] for i in order]
+    shared_lengths = [_count_shared(first, second) for first, second in pairwise(sorted_sequences)]
     stack = [_Node(0, 0)]
-    for rank, length in enumerate([*shared, 0]):
-        best = _Node(rank, len(ranked[rank])).choose_groups(rank)
+    for rank, length in enumerate([*shared_lengths, 0]):
+        best = _Node(rank, len(sorted_sequences[rank])).choose_groups(rank)
         start = rank
         while stack[-1].length > length:
             node = stack.pop()
@@ -72,5 +72,5 @@ class _Node:
 def _count_shared(first: Tokens, second: Tokens) -> int:
     """Count the tokens of the common prefix, less than all of either sequence."""
     limit = min(len(first), len(second)) - 1
-    differing = np.flatnonzero(first[:limit] != second[:limit])
-    return int(differing[0]) if len(differing) else limit
+    differences = np.flatnonzero(first[:limit] != second[:limit])
+    return int(differences[0]) if len(differences) else limit

@@ -37,15 +37,15 @@ class PromptEncoder:
         alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for i, (query, examples) in enumerate(prompts):
             alike[(query.id, *(example.id for example in examples[:-1]))].append(i)
-        encoded: dict[int, Tokens] = {}
+        token_ids: dict[int, Tokens] = {}
         for indices in alike.values():
             whole = self._encode_whole(*prompts[indices[0]])
-            concatenated = [self._concatenate(*prompts[i]) for i in indices]
-            if concatenated[0] is None or not np.array_equal(concatenated[0], whole):
-                concatenated = [whole, *(self._encode_whole(*prompts[i]) for i in indices[1:])]
-            for i, ids in zip(indices, concatenated, strict=True):
-                encoded[i] = self._encode_whole(*prompts[i]) if ids is None else ids
-        return [encoded[i] for i in range(len(prompts))]
+            concatenated_ids = [self._concatenate(*prompts[i]) for i in indices]
+            if concatenated_ids[0] is None or not np.array_equal(concatenated_ids[0], whole):
+                concatenated_ids = [whole, *(self._encode_whole(*prompts[i]) for i in indices[1:])]
+            for i, ids in zip(indices, concatenated_ids, strict=True):
+                token_ids[i] = self._encode_whole(*prompts[i]) if ids is None else ids
+        return [token_ids[i] for i in range(len(prompts))]
 
     def encode_query(self, query: Record) -> Tokens:
         """Return the token ids of the prompt without examples."""
@@ -59,14 +59,14 @@ class PromptEncoder:
 
     def _concatenate(self, query: Record, examples: Sequence[Record]) -> Tokens | None:
         parts = [self._encode_example(example, query) for example in examples]
-        known = [part for part in parts if part is not None]
-        return np.concatenate([*known, self.encode_query(query)]) if len(known) == len(parts) else None
+        known_parts = [part for part in parts if part is not None]
+        return np.concatenate([*known_parts, self.encode_query(query)]) if len(known_parts) == len(parts) else None
 
     def _encode_example(self, example: Record, query: Record) -> Tokens | None:
         """Return the tokens that an example prepends to a prompt; None where it changes more than that."""
         if example.id not in self._examples:
             whole, bare = self._encode_whole(query, [example]), self.encode_query(query)
-            added = len(whole) - len(bare)
-            is_prefix = added > 0 and np.array_equal(whole[added:], bare)
-            self._examples[example.id] = whole[:added] if is_prefix else None
+            num_added = len(whole) - len(bare)
+            is_prefix = num_added > 0 and np.array_equal(whole[num_added:], bare)
+            self._examples[example.id] = whole[:num_added] if is_prefix else None
         return self._examples[example.id]

@@ -42,38 +42,38 @@ def search_sequences(
         The sequences of each query with their scores, best first; and the score of each candidate by itself.
     """
     beam: list[list[ScoredIndices]] = [[((), 0.0)] for _ in pool_sizes]
-    ranked, pool_scores = [list(range(size)) for size in pool_sizes], [[-inf] * size for size in pool_sizes]
+    rankings, pool_scores = [list(range(size)) for size in pool_sizes], [[-inf] * size for size in pool_sizes]
     for step in range(shot_num):
         limit = shortlist if step else None
         trials = [
             (query, (example, *indices))
-            for query, kept in enumerate(beam)
-            for indices, _ in kept
+            for query, kept_sequences in enumerate(beam)
+            for indices, _ in kept_sequences
             if len(indices) == step
-            for example in [example for example in ranked[query] if example not in indices][:limit]
+            for example in [example for example in rankings[query] if example not in indices][:limit]
         ]
-        extended: list[list[ScoredIndices]] = [[] for _ in pool_sizes]
+        extensions: list[list[ScoredIndices]] = [[] for _ in pool_sizes]
         for (query, indices), value in zip(trials, score(trials), strict=True):
             if value > -inf:
-                extended[query].append((indices, value))
-        for query, sequences in enumerate(extended):
-            sequences.sort(key=lambda scored: -scored[1])
+                extensions[query].append((indices, value))
+        for query, sequences in enumerate(extensions):
+            sequences.sort(key=lambda sequence: -sequence[1])
             if step == 0:
-                ranked[query] = [indices[0] for indices, _ in sequences]
+                rankings[query] = [indices[0] for indices, _ in sequences]
                 for (example,), value in sequences:
                     pool_scores[query][example] = value
             if sequences:
                 beam[query] = sequences[:beams]
-    return [[scored for scored in kept if scored[0]] for kept in beam], pool_scores
+    return [[sequence for sequence in kept_sequences if sequence[0]] for kept_sequences in beam], pool_scores
 
 
 def count_sequences(pool_size: int, beams: int, shot_num: int, shortlist: int | None) -> int:
     """Count the sequences that `search_sequences` scores for a query, if none is too long."""
-    total, kept = 0, 1
+    total, num_kept = 0, 1
     for step in range(shot_num):
         remaining = pool_size - step
-        scored = kept * (min(shortlist, remaining) if step and shortlist else remaining)
-        total, kept = total + scored, min(beams, scored)
+        num_scored = num_kept * (min(shortlist, remaining) if step and shortlist else remaining)
+        total, num_kept = total + num_scored, min(beams, num_scored)
     return total
 
 
@@ -135,25 +135,26 @@ def search_beams(
 
         beams, pool_scores = search_sequences(sizes, score, *limits)
     if precision != "float32":
-        sequences = [(query, indices) for query, kept in enumerate(beams) for indices, _ in kept]
+        sequences = [(query, indices) for query, kept_sequences in enumerate(beams) for indices, _ in kept_sequences]
         exact = iter(build_scorer("float32")(select_records(sequences)))
         beams = [
-            sorted(((indices, next(exact)) for indices, _ in kept), key=lambda scored: -scored[1]) for kept in beams
+            sorted(((indices, next(exact)) for indices, _ in kept_sequences), key=lambda sequence: -sequence[1])
+            for kept_sequences in beams
         ]
     return [
-        _build_query_beams(query, pools[query.id], kept, scores)
-        for query, kept, scores in zip(queries, beams, pool_scores, strict=True)
+        _build_query_beams(query, pools[query.id], kept_sequences, scores)
+        for query, kept_sequences, scores in zip(queries, beams, pool_scores, strict=True)
     ]
 
 
 def _build_query_beams(
-    query: Record, pool: Sequence[Record], kept: Sequence[ScoredIndices], pool_scores: Sequence[float]
+    query: Record, pool: Sequence[Record], sequences: Sequence[ScoredIndices], pool_scores: Sequence[float]
 ) -> QueryBeams:
-    if not kept:
+    if not sequences:
         raise ValueError(
             f"query {query.id}: no candidate fits into its prompt; "
             "fix: raise prompt.max_tokens or provide smaller problems"
         )
-    beams = tuple(Beam(tuple(pool[i].id for i in indices), value) for indices, value in kept)
+    beams = tuple(Beam(tuple(pool[i].id for i in indices), value) for indices, value in sequences)
     scores = tuple(None if value == -inf else value for value in pool_scores)
     return QueryBeams(query.id, tuple(record.id for record in pool), beams, scores)

@@ -62,9 +62,9 @@ def select_by_pointer(
     vectors = torch.stack([embeddings[query.id] for query in queries])
     pool_vectors, mask = pad_pools([torch.stack([embeddings[example.id] for example in pool]) for pool in candidates])
     device = next(pointer.parameters()).device
-    chosen = pointer.choose_greedily(vectors.to(device), pool_vectors.to(device), mask.to(device), count).tolist()
+    choices = pointer.choose_greedily(vectors.to(device), pool_vectors.to(device), mask.to(device), count).tolist()
     return {
-        query.id: [pool[i] for i in indices] for query, pool, indices in zip(queries, candidates, chosen, strict=True)
+        query.id: [pool[i] for i in indices] for query, pool, indices in zip(queries, candidates, choices, strict=True)
     }
 
 

@@ -74,8 +74,8 @@ class SelectorValidation:
         )
         keys = [(prompt.problem.id, tuple(example.id for example in prompt.examples)) for prompt in prompts]
         new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in self._verdicts}
-        judged = complete_and_judge(
+        completions = complete_and_judge(
             self.task, self.model, self.tokenizer, list(new.values()), self.params, in_process=True, progress=False
         )
-        self._verdicts |= {key: item.verdict.success for key, item in zip(new, judged, strict=True)}
+        self._verdicts |= {key: item.verdict.success for key, item in zip(new, completions, strict=True)}
         return fmean(self._verdicts[key] for key in keys)

@@ -64,14 +64,14 @@ def compute_held_out_metrics(
         samples = [rng.sample(rng.choice(sources.held_out), shot_num + 1) for _ in range(config.validation)]
         prompts = []
         for *examples, (problem, _) in samples:
-            solved = "".join(f"{prompt}{completion}\n{END}\n" for prompt, completion in examples)
-            prompts.append(encode_prompt(tokenizer, solved + problem, {}))
+            examples_text = "".join(f"{prompt}{completion}\n{END}\n" for prompt, completion in examples)
+            prompts.append(encode_prompt(tokenizer, examples_text + problem, {}))
         completions = generate_greedy(network, tokenizer, prompts, sources.max_completion_tokens, BATCH_SIZE)
-        measured = [
+        rows = [
             distances
             for sample, completion in zip(samples, completions, strict=True)
             if (distances := sources.measure(completion, sample[-1][1])) is not None
         ]
-        means = {name: fmean(distances[name] for distances in measured) for name in measured[0]} if measured else {}
-        metrics[f"{shot_num}_shots"] = {"parse_rate": len(measured) / len(samples), **means}
+        means = {name: fmean(distances[name] for distances in rows) for name in rows[0]} if rows else {}
+        metrics[f"{shot_num}_shots"] = {"parse_rate": len(rows) / len(samples), **means}
     return metrics

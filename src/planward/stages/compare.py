@@ -26,8 +26,8 @@ def run(params: Params) -> None:
     columns = [column for column in COLUMNS if column != "shot_ids"]
     outcomes = read_outcomes(results.predictions, params, params.methods, columns)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
-    trained = outcomes[outcomes["method"].isin(params.methods)]
-    answers = SuccessArrays.from_outcomes(trained)
+    method_outcomes = outcomes[outcomes["method"].isin(params.methods)]
+    answers = SuccessArrays.from_outcomes(method_outcomes)
     cells = tables.compute_headline_table(answers, by)
     reference_lengths = read_reference_lengths(results.score / "difficulty.csv")
     variants = [name for name in params.ablations.run if name in set(outcomes["method"])]
@@ -36,12 +36,12 @@ def run(params: Params) -> None:
         "buckets": tables.compute_success_table(answers, by, extra=["bucket"]),
         "constrained-buckets": tables.compute_success_table(answers, by, extra=["constrained", "bucket"]),
         "difficulty": compute_difficulty_table(answers, reference_lengths, by),
-        "seeds": tables.compute_seeds_table(trained, by.confidence),
+        "seeds": tables.compute_seeds_table(method_outcomes, by.confidence),
         "shots": cells,
         "paired": tables.compute_paired_table(answers, by),
         "domains": tables.compute_domains_table(answers, by),
-        "labels": tables.compute_labels_table(trained, by.confidence),
-        "constraints": tables.compute_constraints_table(trained, answers, by),
+        "labels": tables.compute_labels_table(method_outcomes, by.confidence),
+        "constraints": tables.compute_constraints_table(method_outcomes, answers, by),
         "ablations": tables.compute_ablations_table(
             SuccessArrays.from_outcomes(outcomes), by, variants, params.ablations.dataset_size
         ),

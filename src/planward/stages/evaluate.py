@@ -37,8 +37,10 @@ def run(params: Params, run: Run, task: Task | None = None) -> None:
     model, tokenizer = load_run_model(params, run)
     task = task or load_task(params)
     prompts = build_test_prompts(task, tokenizer, params.evaluate.shots, params)
-    judged = complete_and_judge(task, model, tokenizer, prompts, params)
-    rows, metrics = build_predictions(judged, tokenizer, run, params.seed if run.method == "base" else run.seed)
+    judged_completions = complete_and_judge(task, model, tokenizer, prompts, params)
+    rows, metrics = build_predictions(
+        judged_completions, tokenizer, run, params.seed if run.method == "base" else run.seed
+    )
     write_jsonl(results.answers(run), (row.model_dump() for row in rows))
     write_json(results.answers(run).with_suffix(".json"), {"run": run.as_dict(params.task)} | metrics)
 
@@ -68,9 +70,9 @@ def build_test_prompts(task: Task, tokenizer: Any, shot_nums: Sequence[int], par
 
 def check_run(params: Params, run: Run) -> None:
     """Raise ParamsError where no run of this method and size exists."""
-    known = [*METHODS, *params.ablations.variants]
-    if run.method not in known or (run.size == 0) != (run.method == "base"):
-        raise ParamsError(f"evaluate: no model {run.name}; methods are {', '.join(known)}; size is 0 for base only")
+    methods = [*METHODS, *params.ablations.variants]
+    if run.method not in methods or (run.size == 0) != (run.method == "base"):
+        raise ParamsError(f"evaluate: no model {run.name}; methods are {', '.join(methods)}; size is 0 for base only")
 
 
 def load_run_model(params: Params, run: Run) -> tuple[Any, Any]:

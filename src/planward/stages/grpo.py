@@ -20,17 +20,17 @@ def run(params: Params, run: Run) -> None:
 
     from planward.inference import models
 
-    varied = params.variant(run.method).move_grpo_lora().model_copy(update={"seed": run.seed})
-    models.choose_backend(varied.model)  # Unsloth patches TRL, which the trainer imports
+    variant_params = params.variant(run.method).move_grpo_lora().model_copy(update={"seed": run.seed})
+    models.choose_backend(variant_params.model)  # Unsloth patches TRL, which the trainer imports
     from planward.training import grpo
 
     results = paths.results(params.task)
     grpo.train(
-        load_task(varied),
+        load_task(variant_params),
         select_training_set(read_records(results.score / "train.jsonl"), run.size),
         pq.read_table(results.schedule(run)).to_pylist(),
-        varied,
-        base=find_start_weights(varied, run),
+        variant_params,
+        base=find_start_weights(variant_params, run),
         model=results.model(run),
         training=results.curves(run),
         run=run,

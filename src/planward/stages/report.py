@@ -112,8 +112,8 @@ def hash_lock(path: Path) -> str | None:
     if not path.exists():
         return None
     stages = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("stages", {})
-    kept = {name: stage for name, stage in stages.items() if name != "report"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    hashed_stages = {name: stage for name, stage in stages.items() if name != "report"}
+    return hashlib.sha256(json.dumps(hashed_stages, sort_keys=True).encode()).hexdigest()
 
 
 def _load_track(name: str, params: Params) -> Track:

@@ -18,15 +18,15 @@ def run(params: Params, run: Run) -> None:
     """Read score/train.jsonl; write schedules/RUN.parquet and RUN.json."""
     results = paths.results(params.task)
     records = select_training_set(read_records(results.score / "train.jsonl"), run.size)
-    varied = params.variant(run.method)
+    variant_params = params.variant(run.method)
     schedule = build_schedule(
         records,
-        varied.curriculum,
-        varied.grpo.steps,
-        varied.grpo.batch_size,
+        variant_params.curriculum,
+        variant_params.grpo.steps,
+        variant_params.grpo.batch_size,
         run.seed,
-        balanced=varied.grpo.balanced,
-        by_domain=varied.curriculum_by_domain,
+        balanced=variant_params.grpo.balanced,
+        by_domain=variant_params.curriculum_by_domain,
     )
     with replace_atomic(results.schedule(run)) as partial:
         pq.write_table(pa.table(build_schedule_columns(schedule)), partial)

@@ -46,12 +46,12 @@ def run(params: Params) -> None:
         raise ValueError(f"{results.split}/train.jsonl is empty: nothing to train on")
     bounds = {domain: compute_thresholds(values, params.buckets) for domain, values in sorted(scores.items())}
     held_out = compute_held_out_thresholds(task, results.split / f"{HELD_OUT}.jsonl", params.buckets)
-    unmatched = write_scored(task, bounds | held_out, results.split, results.score)
+    num_unmatched = write_scored(task, bounds | held_out, results.split, results.score)
     table = {domain: compute_distribution(scores[domain], bounds[domain]) for domain in bounds}
     for domain, row in table.items():
         buckets = map(bounds[domain].classify, scores[domain])
         row["reference_length"] = compute_lengths_by_bucket(zip(buckets, lengths[domain], strict=True))
-    write_json(results.score / "metrics.json", {"domains": table, "unmatched_names": unmatched})
+    write_json(results.score / "metrics.json", {"domains": table, "unmatched_names": num_unmatched})
     with open_atomic(results.score / "difficulty.svg") as figure:
         figure.write(render_difficulty_svg(scores, {domain: (b.easy, b.medium) for domain, b in bounds.items()}))
     print_tables(table)
@@ -85,7 +85,7 @@ def compute_lengths_by_bucket(problems: Iterable[tuple[str, int | None]]) -> dic
 
 def write_scored(task: Task, bounds: dict[str, Thresholds], source: Path, folder: Path) -> int:
     """Write every record with its score and bucket; returns the number of records without a difficulty."""
-    unmatched = 0
+    num_unmatched = 0
     with open_atomic(folder / "difficulty.csv") as table:
         rows = csv.writer(table, lineterminator="\n")
         rows.writerow(["id", "split", "domain", "problem_file", "score", "bucket", "reference_length"])
@@ -99,16 +99,16 @@ def write_scored(task: Task, bounds: dict[str, Thresholds], source: Path, folder
                     name = record.meta.problem_file
                     score = task.score_difficulty(record)
                     if score is None:
-                        unmatched += 1
+                        num_unmatched += 1
                         warning = Text(f"no difficulty in the name {name}: score 0, bucket easy", style="yellow")
                         Console(stderr=True, soft_wrap=True).print(warning)
                     bucket = "easy" if score is None else bounds[record.domain].classify(score)
-                    scored = record.model_copy(update={"score": score or 0.0, "bucket": bucket})
-                    lines.write(scored.model_dump_json(exclude_none=True) + "\n")
+                    scored_record = record.model_copy(update={"score": score or 0.0, "bucket": bucket})
+                    lines.write(scored_record.model_dump_json(exclude_none=True) + "\n")
                     length = count_reference_actions(record)
                     row = [record.id, split, record.domain, name, score or 0.0, bucket, length]
                     rows.writerow(map(escape_formula, row))
-    return unmatched
+    return num_unmatched
 
 
 def print_tables(rows: Mapping[str, Mapping[str, Any]]) -> None:

@@ -151,17 +151,17 @@ def check_held_out_domains(counts: Counts, params: Params) -> None:
     """Raise ParamsError where a held-out domain has no problems, or all problems are of held-out domains."""
     held_out, key = params.split.held_out_domains, f"{paths.params_file(params.task)}: split.held_out_domains"
     if missing := [domain for domain in held_out if not counts.lines[domain]]:
-        known = ", ".join(sorted(filter(None, counts.lines)))
-        raise ParamsError(f"{key}: {', '.join(missing)} is no domain of the problems ({known}); fix: take it out")
+        names = ", ".join(sorted(filter(None, counts.lines)))
+        raise ParamsError(f"{key}: {', '.join(missing)} is no domain of the problems ({names}); fix: take it out")
     if not any(counts.valid[split] for split in SPLITS):
         raise ParamsError(f"{key}: leaves no problem to train on; fix: take a domain out")
 
 
 def compute_metrics(counts: Counts) -> dict[str, Any]:
     """Return the numbers of lines; raises RuntimeError where one was neither kept nor quarantined."""
-    lines, kept = counts.lines.total(), sum(valid.total() for valid in counts.valid.values())
-    if kept + counts.reasons.total() != lines:
-        raise RuntimeError(f"{lines} lines read, but {kept} kept and {counts.reasons.total()} quarantined")
+    lines, num_kept = counts.lines.total(), sum(valid.total() for valid in counts.valid.values())
+    if num_kept + counts.reasons.total() != lines:
+        raise RuntimeError(f"{lines} lines read, but {num_kept} kept and {counts.reasons.total()} quarantined")
     return {
         "lines": lines,
         "kept": {split: valid.total() for split, valid in counts.valid.items()},

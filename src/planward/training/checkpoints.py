@@ -50,19 +50,19 @@ def restore_checkpoint(folder: Path, max_steps: int | None = None) -> tuple[Path
     Newer ones that cannot be used are set aside, as `unusable-checkpoint-STEP`, and named. All other checkpoints, and
     the files beside them that the journal does not name, are deleted.
     """
-    restored: tuple[Path | None, Journal] = (None, Journal())
+    resume_point: tuple[Path | None, Journal] = (None, Journal())
     if PartialState().is_main_process:
         for checkpoint in sorted(folder.glob("checkpoint-*"), key=_parse_step, reverse=True):
             if max_steps is not None and _parse_step(checkpoint) > max_steps:
                 continue
             try:
-                restored = checkpoint, _read_journal(checkpoint)
+                resume_point = checkpoint, _read_journal(checkpoint)
                 break
             except UnusableCheckpoint as error:
                 _set_aside(checkpoint, error)
-        _delete_others(folder, {restored[0]: restored[1].files})
-    [restored] = broadcast_object_list([restored])
-    return restored
+        _delete_others(folder, {resume_point[0]: resume_point[1].files})
+    [resume_point] = broadcast_object_list([resume_point])
+    return resume_point
 
 
 def run_trainer(trainer: Any, folder: Path, checkpoint: Path | None) -> None:
@@ -207,9 +207,9 @@ def _read_journal(checkpoint: Path) -> Journal:
         path = checkpoint / name
         if not path.is_file():
             raise UnusableCheckpoint(f"{path} is missing")
-        size, was = path.stat().st_size, int(digest.partition(":")[0])
-        if size != was:
-            raise UnusableCheckpoint(f"{path} has {size} bytes, not {was}")
+        size, expected_size = path.stat().st_size, int(digest.partition(":")[0])
+        if size != expected_size:
+            raise UnusableCheckpoint(f"{path} has {size} bytes, not {expected_size}")
         if _compute_digest(path) != digest:
             raise UnusableCheckpoint(f"{path} is damaged")
     return Journal(**content["journal"])

@@ -100,5 +100,5 @@ def build_table(lengths: Sequence[ProblemLengths], config: PromptConfig, shot_nu
 
 def _summarise(values: Sequence[int]) -> str:
     """Format median, 95th percentile (both by nearest rank) and maximum."""
-    ranked = sorted(values)
-    return "/".join(str(ranked[ceil(share * len(ranked)) - 1]) for share in (0.5, 0.95, 1.0))
+    sorted_values = sorted(values)
+    return "/".join(str(sorted_values[ceil(share * len(sorted_values)) - 1]) for share in (0.5, 0.95, 1.0))

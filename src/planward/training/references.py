@@ -31,8 +31,8 @@ def encode_reference(task: Task, tokenizer: Any, problem: Record, prompt: Traini
     completion = task.reference_completion(problem, prompt.renaming)
     ids = encode_completion(tokenizer, problem.id, completion)
     if isinstance(prompt.prompt, str):
-        joined = (encode_prompt(tokenizer, prompt.prompt + separator + completion, {}) for separator in ("", " "))
-        if prompt.ids + ids[:-1] not in joined:
+        joined_ids = (encode_prompt(tokenizer, prompt.prompt + separator + completion, {}) for separator in ("", " "))
+        if prompt.ids + ids[:-1] not in joined_ids:
             raise ValueError(f"problem {problem.id}: prompt and reference completion tokenise differently when joined")
     return ids
 
@@ -47,11 +47,11 @@ def check_references(task: Task, records: Sequence[Record]) -> None:
     state = PartialState()
     if state.is_main_process:
         pairs = [(record, task.undo_renaming(record, task.reference_completion(record))) for record in records]
-        verified = [task.verify(record, completion) for record, completion in pairs]
+        verify_verdicts = [task.verify(record, completion) for record, completion in pairs]
         faults = [
             f"  {record.id} ({record.meta.problem_file}): {verifier} says {verdict.label}, "
             f"reward {verdict.reward:g} {verdict.detail}".rstrip()
-            for verifier, verdicts in (("verify", verified), ("judge", task.judge(pairs)))
+            for verifier, verdicts in (("verify", verify_verdicts), ("judge", task.judge(pairs)))
             for record, verdict in zip(records, verdicts, strict=True)
             if not verdict.success
         ]

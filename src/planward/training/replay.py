@@ -35,10 +35,10 @@ class ReplayBuffer:
 
     def find_replacement(self, problem: Record, renaming: Renaming, group: Iterable[Sequence[int]]) -> list[int] | None:
         """Return the tokens of a stored success; None without one, or if a completion of the group succeeds."""
-        stored = self.completions.get(problem.id)
-        if stored is None or any(self._solves(problem, renaming, tokens) for tokens in group):
+        completion = self.completions.get(problem.id)
+        if completion is None or any(self._solves(problem, renaming, tokens) for tokens in group):
             return None
-        text = self.task.rename_completion(problem, stored, renaming)
+        text = self.task.rename_completion(problem, completion, renaming)
         tokens = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
         return tokens if len(tokens) <= self.max_tokens and self._solves(problem, renaming, tokens) else None
 

@@ -67,7 +67,7 @@ class Rollouts:
         self.case_file = case_file
         self.record = record
         self.replay = ReplayBuffer(task, tokenizer, params.prompt.max_completion_tokens, self._is_success)
-        self._replayed: set[int] = set()  # indices of replayed completions in this process's batch
+        self._replay_indices: set[int] = set()  # indices of replayed completions in this process's batch
         self._entropies: list[tuple[float, int]] | None = None  # of each generated completion: entropy and length
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # of this batch
         self._metrics: dict[int, dict[str, float]] = {}
@@ -105,18 +105,18 @@ class Rollouts:
             entropies: of each completion, summed over its tokens, if known; logged as a curve.
         """
         self._entropies = None if entropies is None else list(zip(entropies, map(len, completions), strict=True))
-        self._replayed = set()
+        self._replay_indices = set()
         if not self.params.grpo.replay:
             return completions
-        generations, merged = self.params.grpo.num_generations, list(completions)
+        generations, merged_completions = self.params.grpo.num_generations, list(completions)
         for start in range(0, len(rows), generations):
             group, last = completions[start : start + generations], start + generations - 1
             record = self.records[rows[start]["id"]]
             tokens = self.replay.find_replacement(record, rows[start]["renaming"], group)
             if tokens is not None:
-                merged[last] = tokens
-                self._replayed.add(last)
-        return merged
+                merged_completions[last] = tokens
+                self._replay_indices.add(last)
+        return merged_completions
 
     def __call__(self, completions: Sequence[str | Messages], **batch: Any) -> list[float]:
         """Return the reward of each completion of this process; the interface is TRL's.
@@ -133,8 +133,8 @@ class Rollouts:
         original = [text for _, text in pairs]
         verdicts = [self._verify(*pair) for pair in pairs]
         self._verdicts.clear()
-        audited = self._audit(step, batch["slot"], pairs, verdicts)
-        self._log_step(step, gather_object(self._build_log_rows(batch, original, verdicts, audited)))
+        audit_flags = self._audit(step, batch["slot"], pairs, verdicts)
+        self._log_step(step, gather_object(self._build_log_rows(batch, original, verdicts, audit_flags)))
         return [self._compute_reward(verdict.reward, verdict.label) for verdict in verdicts]
 
     def pop_metrics(self, step: int) -> Mapping[str, float]:
@@ -181,15 +181,15 @@ class Rollouts:
         self, step: int, slots: Sequence[int], pairs: Sequence[tuple[Record, str]], verdicts: Sequence[Verdict]
     ) -> list[bool]:
         """Judge a random share of the completions again with `judge`; return which."""
-        seen: Counter[int] = Counter()
-        audited = []
+        slot_counts: Counter[int] = Counter()
+        audit_flags = []
         for slot in slots:
-            draw = Random(f"{self.params.seed}:audit:{step}:{slot}:{seen[slot]}").random()
-            audited.append(draw < self.params.grpo.audit_share)
-            seen[slot] += 1
-        indices = [index for index, chosen in enumerate(audited) if chosen]
-        judged = self.task.judge([pairs[index] for index in indices]) if indices else []
-        for index, second in zip(indices, judged, strict=True):
+            draw = Random(f"{self.params.seed}:audit:{step}:{slot}:{slot_counts[slot]}").random()
+            audit_flags.append(draw < self.params.grpo.audit_share)
+            slot_counts[slot] += 1
+        indices = [index for index, is_audited in enumerate(audit_flags) if is_audited]
+        second_verdicts = self.task.judge([pairs[index] for index in indices]) if indices else []
+        for index, second in zip(indices, second_verdicts, strict=True):
             first = verdicts[index]
             if (first.label, _failing_step(first)) != (second.label, _failing_step(second)):
                 record, text = pairs[index]
@@ -200,10 +200,14 @@ class Rollouts:
                     f"problem {record.id}: verify says {first.label}, judge says {second.label}; "
                     f"the case is in {self.case_file}"
                 )
-        return audited
+        return audit_flags
 
     def _build_log_rows(
-        self, batch: Mapping[str, Any], completions: Sequence[str], verdicts: Sequence[Verdict], audited: Sequence[bool]
+        self,
+        batch: Mapping[str, Any],
+        completions: Sequence[str],
+        verdicts: Sequence[Verdict],
+        audit_flags: Sequence[bool],
     ) -> list[Row]:
         columns = ("step", "slot", "id", "prompt_tokens", "shots_dropped")
         return [
@@ -217,11 +221,11 @@ class Rollouts:
                 "failing_step": _failing_step(verdict),
                 "plan": verdict.plan,
                 "audited": was_audited,
-                "replayed": index in self._replayed,
+                "replayed": index in self._replay_indices,
                 "entropy": None if self._entropies is None else self._entropies[index],
                 "completion": completions[index],
             }
-            for index, (verdict, was_audited) in enumerate(zip(verdicts, audited, strict=True))
+            for index, (verdict, was_audited) in enumerate(zip(verdicts, audit_flags, strict=True))
         ]
 
     def _is_truncated(self, tokens: Sequence[int]) -> bool:
@@ -239,12 +243,12 @@ class Rollouts:
         if expected_step != f"step {step}":
             raise ScheduleError(f"the trainer is at step {step}, scheduled is {expected_step}")
         expected = [(slot.step, slot.slot, slot.id) for slot in slots for _ in range(completions_per_slot)]
-        consumed = [(row["step"], row["slot"], row["id"]) for row in rows]
-        if consumed != expected:
+        consumed_keys = [(row["step"], row["slot"], row["id"]) for row in rows]
+        if consumed_keys != expected:
             raise ScheduleError(
-                f"step {step} consumed {len(consumed)} completions of {len(set(consumed))} prompts, scheduled were "
-                f"{len(expected)} of {len(set(expected))}; consumed {list(dict.fromkeys(consumed))}, scheduled "
-                f"{list(dict.fromkeys(expected))}"
+                f"step {step} consumed {len(consumed_keys)} completions of {len(set(consumed_keys))} prompts, "
+                f"scheduled were {len(expected)} of {len(set(expected))}; "
+                f"consumed {list(dict.fromkeys(consumed_keys))}, scheduled {list(dict.fromkeys(expected))}"
             )
         return slots
 
@@ -292,10 +296,10 @@ class Rollouts:
         """Pass a step's rows to the sampler and the replay buffer; this ends the step."""
         results = []
         for row in log:
-            successes, replayed = row["labels"].count(self.task.labels[0]), row["replayed"]
-            completions = len(row["rewards"]) - replayed
+            successes, num_replayed = row["labels"].count(self.task.labels[0]), row["replayed"]
+            completions = len(row["rewards"]) - num_replayed
             results.append(
-                GroupResult(row["id"], row["domain"], successes - replayed, completions, self._has_spread(row))
+                GroupResult(row["id"], row["domain"], successes - num_replayed, completions, self._has_spread(row))
             )
             if row["completion"] is not None:
                 self.replay.store(row["id"], row["completion"])
@@ -319,11 +323,11 @@ def compute_step_metrics(
         spread: whether the trainer's rewards differ, for each row.
         labels: of the task, success first.
     """
-    passed = [row["labels"][0] == labels[0] for row in rows]
+    passes = [row["labels"][0] == labels[0] for row in rows]
     metrics: dict[str, float] = {
         "reward": fmean(reward for row in rows for reward in row["rewards"]),
-        "zero_spread/all_pass": fmean(first and not differ for differ, first in zip(spread, passed, strict=True)),
-        "zero_spread/all_fail": fmean(not first and not differ for differ, first in zip(spread, passed, strict=True)),
+        "zero_spread/all_pass": fmean(first and not differ for differ, first in zip(spread, passes, strict=True)),
+        "zero_spread/all_fail": fmean(not first and not differ for differ, first in zip(spread, passes, strict=True)),
     }
     for column, names in (("domain", domains), ("bucket", BUCKETS)):
         for name in names:

@@ -182,8 +182,8 @@ class SharedPrefixTrainer(GRPOTrainer):
 
 def _drop_zero_advantages(inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the rows of a batch whose advantage is not 0; if there is none, one row, since a loss needs a term."""
-    kept = inputs["advantages"] != 0
-    kept[0] |= ~kept.any()
+    rows = inputs["advantages"] != 0
+    rows[0] |= ~rows.any()
     return {
-        name: value[kept] if isinstance(value, torch.Tensor) and value.ndim else value for name, value in inputs.items()
+        name: value[rows] if isinstance(value, torch.Tensor) and value.ndim else value for name, value in inputs.items()
     }

@@ -130,8 +130,8 @@ def _scan(domain: Path, problem: Path, *_versions: tuple[int, int]) -> Inputs:
         _check_hierarchy(types, domain)
         parameters = [pair for action in actions.values() for pair in action]
         for path, pairs in (domain, parameters), (domain, constants), (problem, objects):
-            if untyped := next((name for name, name_types in pairs if not name_types), None):
-                raise InputError(f"{path}: the domain has types, but {untyped} has none")
+            if untyped_name := next((name for name, name_types in pairs if not name_types), None):
+                raise InputError(f"{path}: the domain has types, but {untyped_name} has none")
     return Inputs(
         actions={name: len(parameters) for name, parameters in actions.items()},
         objects=frozenset(name for name, _ in constants + objects),
@@ -176,8 +176,8 @@ def _read_forms(path: Path) -> list[Any]:
             elif len(stack) == 1:
                 raise InputError(f"{path}: line {number}: one closing bracket too many")
             else:
-                closed = stack.pop()
-                stack[-1].append(closed)
+                form = stack.pop()
+                stack[-1].append(form)
     if len(stack) > 1:
         raise InputError(f"{path}: {len(stack) - 1} closing bracket(s) missing at the end")
     return stack[0]
@@ -198,8 +198,8 @@ def _parse_typed_list(words: list[Any]) -> TypedList:
     rest = iter(words)
     for word in rest:
         if word == "-":
-            declared: Any = next(rest, [])
-            types = (declared,) if isinstance(declared, str) else tuple(n for n in declared[1:] if isinstance(n, str))
+            form: Any = next(rest, [])
+            types = (form,) if isinstance(form, str) else tuple(n for n in form[1:] if isinstance(n, str))
             pairs += [(name, types) for name in pending]
             pending = []
         elif isinstance(word, str):
@@ -213,10 +213,10 @@ def _check_hierarchy(types: TypedList, domain: Path) -> None:
     for name, supertypes in types:
         supertypes_of.setdefault(name, set()).update(supertypes)
     for name in supertypes_of:
-        reached, frontier = set[str](), {name}
-        while frontier := {parent for child in frontier for parent in supertypes_of.get(child, ())} - reached:
-            reached |= frontier
-        if name in reached:
+        ancestors, frontier = set[str](), {name}
+        while frontier := {parent for child in frontier for parent in supertypes_of.get(child, ())} - ancestors:
+            ancestors |= frontier
+        if name in ancestors:
             raise InputError(f"{domain}: the type {name} is its own supertype")
 
 

@@ -78,7 +78,7 @@ def parse_plan(text: str, inputs: Inputs) -> Plan:
     steps: list[TimedStep] = []
     lines: list[str] = []
     timestamp_num = 0
-    undeclared: dict[str, str] = {}
+    stand_in_by_name: dict[str, str] = {}
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.partition(";")[0].strip(" \t\r")
         if not line:
@@ -97,9 +97,9 @@ def parse_plan(text: str, inputs: Inputs) -> Plan:
         if len(arguments) != inputs.actions[name]:
             raise FormatError(f"line {number}: {name} takes {inputs.actions[name]} argument(s), got {len(arguments)}")
         for argument in arguments:
-            if argument not in inputs.objects and argument not in undeclared:
-                undeclared[argument] = _build_stand_in(len(undeclared) + 1, inputs.objects)
-        action = f"({' '.join([name, *(undeclared.get(word, word) for word in arguments)])})"
+            if argument not in inputs.objects and argument not in stand_in_by_name:
+                stand_in_by_name[argument] = _build_stand_in(len(stand_in_by_name) + 1, inputs.objects)
+        action = f"({' '.join([name, *(stand_in_by_name.get(word, word) for word in arguments)])})"
         timestamp_num += time is not None
         # VAL gives the i-th line without a timestamp the time i.
         start = float(time) if time is not None else float(len(steps) + 1 - timestamp_num)
@@ -111,7 +111,7 @@ def parse_plan(text: str, inputs: Inputs) -> Plan:
         if any(later.start <= earlier.start for earlier, later in pairwise(steps)):
             raise FormatError("timestamps must rise from line to line")
         steps = [TimedStep(step.action, float(position)) for position, step in enumerate(steps, start=1)]
-    stand_ins = {new: old for old, new in undeclared.items()}
+    stand_ins = {new: old for old, new in stand_in_by_name.items()}
     if stand_ins and not inputs.typed and not inputs.temporal:
         lines = _truncate_lines(lines, stand_ins, inputs)
     return Plan(tuple(steps), "".join(line + "\n" for line in lines), len(lines), stand_ins)
@@ -123,12 +123,12 @@ def _truncate_lines(lines: list[str], stand_ins: dict[str, str], inputs: Inputs)
     Without types, VAL treats every object in a plan as one of the problem's, so that quantifiers would range over it.
     The last line is kept for what VAL checks before it; the step fails whatever VAL says about it.
     """
-    declared = min(inputs.objects, default=None)
+    name = min(inputs.objects, default=None)
     kept_lines: list[str] = []
     for line in lines:
         words = _split_words(line)
         if not stand_ins.keys().isdisjoint(words):
-            return [*kept_lines, f"({' '.join(word if word not in stand_ins else declared or word for word in words)})"]
+            return [*kept_lines, f"({' '.join(word if word not in stand_ins else name or word for word in words)})"]
         kept_lines.append(line)
     return kept_lines
 
@@ -146,10 +146,10 @@ def _truncate(text: str) -> str:
     return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
 
 
-def _build_stand_in(number: int, taken: frozenset[str]) -> str:
+def _build_stand_in(number: int, taken_names: frozenset[str]) -> str:
     """Return a stand-in for an undeclared object: VAL reserves some words and needs minutes for long names."""
     name = f"undeclared-{number}"
-    while name in taken:
+    while name in taken_names:
         name += "x"
     return name
 

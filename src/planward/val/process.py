@@ -25,7 +25,7 @@ COMPLAINT_PATTERN = re.compile(
 )
 
 # The parser, and path, modification time and size of domain and problem.
-_checked: set[tuple[Path | tuple[str, int, int], ...]] = set()
+_checked_inputs: set[tuple[Path | tuple[str, int, int], ...]] = set()
 
 
 class ProcessError(Exception):
@@ -63,13 +63,13 @@ def check_inputs(validate: Path, domain: Path, problem: Path, timeout: float) ->
     """
     parser = next((p for p in (validate.with_name("Parser"), _find_packaged("Parser")) if os.access(p, os.X_OK)), None)
     versions = [(str(path.absolute()), path.stat().st_mtime_ns, path.stat().st_size) for path in (domain, problem)]
-    if parser is None or (parser, *versions) in _checked:
+    if parser is None or (parser, *versions) in _checked_inputs:
         return
     complaint = COMPLAINT_PATTERN.search(run_program([str(parser), versions[0][0], versions[1][0]], timeout)[1])
     if complaint is not None:
         path = domain if complaint[1] == versions[0][0] else problem
         raise InputError(f"{path}: line {complaint[2]}: {complaint[3]}")
-    _checked.add((parser, *versions))
+    _checked_inputs.add((parser, *versions))
 
 
 def run_program(command: list[str], timeout: float) -> tuple[int, str]:

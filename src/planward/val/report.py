@@ -59,15 +59,15 @@ def parse_report(report: str, plan: Plan, inputs: Inputs) -> Outcome:
     if not inputs.temporal and PLAN_SIZE_PATTERN.findall(report) != [str(plan.line_num)]:
         raise UnreadableReportError(f"it read {PLAN_SIZE_PATTERN.findall(report)} actions of {plan.line_num}")
     lines = [line.strip() for line in report.splitlines()]
-    stopped = EXECUTED_LINE not in lines
-    if not stopped:
+    has_stopped = EXECUTED_LINE not in lines
+    if not has_stopped:
         outcome = _judge_executed(report, plan, inputs.goals)
     elif "Plan failed to execute" in lines or UNDEFINED_LINE in lines:
         outcome = _judge_stopped(lines, report, plan, inputs)
     else:
         raise UnreadableReportError(quote_text(report.strip()[-80:]))
     step = plan.find_undeclared_step()
-    if step is None or (stopped and _is_before(outcome, step, inputs)):
+    if step is None or (has_stopped and _is_before(outcome, step, inputs)):
         return outcome
     detail = plan.restore_names(f"{plan.steps[step - 1].action}: undeclared object")
     return Outcome(Label.PRECONDITION, size, step, None, total, detail)
@@ -138,13 +138,13 @@ def _judge_executed(report: str, plan: Plan, goals: Sequence[Goal]) -> Outcome:
     if UNDEFINED_LINE in ending:
         return Outcome(Label.GOAL, size, goals_total=total, detail=f"undefined: {_find_undefined_term(report)}")
     missing = {(atom, value == "true") for atom, value in ADVICE_PATTERN.findall(report)}
-    unmet = [atom if positive else f"(not {atom})" for atom, positive in sorted(missing)]
+    unmet_literals = [atom if positive else f"(not {atom})" for atom, positive in sorted(missing)]
     return Outcome(
         Label.GOAL,
         size,
         goals_satisfied=sum(goal.atom is not None and (goal.atom, goal.positive) not in missing for goal in goals),
         goals_total=total,
-        detail=f"missing: {' '.join(unmet) or 'part of the goal'}",
+        detail=f"missing: {' '.join(unmet_literals) or 'part of the goal'}",
     )
 
 
@@ -165,10 +165,10 @@ def _judge_stopped(lines: Sequence[str], report: str, plan: Plan, inputs: Inputs
     violation = _find_violation(before)
     failed_action = next((after[n + 1] for n, line in enumerate(after[:-1]) if line == FAILED_ACTION_LINE), None)
     mutex = next((line for line in after if line.startswith("Mutex violation: ")), None)
-    undefined = UNDEFINED_LINE in after
-    if undefined and any(line.startswith(TRAJECTORY_PREFIX) for line in after):
+    has_undefined_term = UNDEFINED_LINE in after
+    if has_undefined_term and any(line.startswith(TRAJECTORY_PREFIX) for line in after):
         raise UnreadableReportError(f"a constraint reads {_find_undefined_term(report)}, which has no value")
-    if violation is None and failed_action is None and mutex is None and not undefined:
+    if violation is None and failed_action is None and mutex is None and not has_undefined_term:
         if not any(line.startswith(TRAJECTORY_PREFIX) for line in before):
             raise UnreadableReportError("it stopped the plan without a reason")
         violation = "trajectory constraint"
@@ -198,8 +198,8 @@ def _find_violation(lines: Sequence[str]) -> str | None:
 
 def _find_last_started(plan: Plan, time: float) -> int:
     """Return the position of the last step started at or before `time`; 1 where the initial state is at fault."""
-    started = [(step.start, position) for position, step in enumerate(plan.steps, 1) if step.start <= time]
-    return max(started)[1] if started else 1
+    started_steps = [(step.start, position) for position, step in enumerate(plan.steps, 1) if step.start <= time]
+    return max(started_steps)[1] if started_steps else 1
 
 
 def _find_position(plan: Plan, culprit: str, time: float) -> int:

@@ -80,10 +80,10 @@ def validate_many(
 
 def _track_progress(futures: Iterable[Future[Outcome]], caption: str | None) -> Iterable[Future[Outcome]]:
     pending = list(futures)
-    done: Iterator[Future[Outcome]] = as_completed(pending)
+    finished_futures: Iterator[Future[Outcome]] = as_completed(pending)
     if caption is None:
-        return done
-    return track(done, description=caption, total=len(pending), console=Console(stderr=True))
+        return finished_futures
+    return track(finished_futures, description=caption, total=len(pending), console=Console(stderr=True))
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,15 @@ def _run_val(program: Path, domain: Path, problem: Path, plan: Plan, inputs: Inp
 
 def _count_goals(outcome: Outcome, val_run: _ValRun, inputs: Inputs) -> Outcome:
     """Count the satisfied conjuncts of a missed goal, with one run of VAL for each compound formula."""
-    known = outcome.goals_satisfied
-    if known is None:
+    num_known = outcome.goals_satisfied
+    if num_known is None:
         unknown = list(inputs.goals)
     else:
         unknown = [goal for goal in inputs.goals if goal.atom is None]
-        if len(unknown) == 1 and known == len(inputs.goals) - 1:
+        if len(unknown) == 1 and num_known == len(inputs.goals) - 1:
             return outcome  # the only candidate for the missed conjunct
-    satisfied = sum(is_goal_met(val_run.with_rewritten_problem(goal.formula).run()) for goal in unknown)
-    return replace(outcome, goals_satisfied=(known or 0) + satisfied)
+    num_satisfied = sum(is_goal_met(val_run.with_rewritten_problem(goal.formula).run()) for goal in unknown)
+    return replace(outcome, goals_satisfied=(num_known or 0) + num_satisfied)
 
 
 def _count_lines(plan: str) -> int:

@@ -40,8 +40,8 @@ class ArithmeticTask(Task):
         return float(solve(problem))
 
     def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
-        shown = [f"{example.prompt} {example.response} ;" for example in examples]
-        return " ".join([*shown, problem.prompt])
+        example_texts = [f"{example.prompt} {example.response} ;" for example in examples]
+        return " ".join([*example_texts, problem.prompt])
 
     def verify(self, problem: Record, completion: str, renaming: Renaming | None = None) -> Verdict:  # noqa: ARG002
         answer = completion.strip()

@@ -44,7 +44,7 @@ def build_config(shipped_selectors: SelectorsConfig) -> BuildConfig:
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory, small: Small) -> Path:
+def scored_project(tmp_path_factory: pytest.TempPathFactory, small: Small) -> Path:
     """A project whose problems are split and scored."""
     folder = tmp_path_factory.mktemp("scored")
     params = small()
@@ -57,8 +57,8 @@ def scored(tmp_path_factory: pytest.TempPathFactory, small: Small) -> Path:
 
 
 @pytest.fixture
-def inside(scored: Path, project: Path) -> Path:
-    shutil.copytree(scored, project, dirs_exist_ok=True)
+def inside(scored_project: Path, project: Path) -> Path:
+    shutil.copytree(scored_project, project, dirs_exist_ok=True)
     return project
 
 
@@ -76,15 +76,15 @@ def test_every_problem_is_translated_faithfully(small: Small, build_config: Buil
     dialects.run(params, build_config())
     before, after = read_splits(PLAIN.score), read_splits(RESULTS.dialects)
     task, plain_task = load_task(params, RESULTS.problems), load_task(params)
-    unchanged = ("id", "score", "bucket", "constrained", "domain")
+    fields = ("id", "score", "bucket", "constrained", "domain")
     pairs = [pair for name in paths.SPLITS for pair in zip(before[name], after[name], strict=True)]
     for old, new in pairs:
-        assert [getattr(old, name) for name in unchanged] == [getattr(new, name) for name in unchanged]
+        assert [getattr(old, name) for name in fields] == [getattr(new, name) for name in fields]
         assert new.meta.problem_file == old.meta.problem_file
         dialect = build_dialect(new.domain, get_dialect(new), params.seed)
         problem = plain_task.load_problem(old.meta.domain_file, old.meta.problem_file)
-        translated = task.load_problem(new.meta.domain_file, new.meta.problem_file)
-        assert translated == dialect.translate_problem(problem)
+        dialect_problem = task.load_problem(new.meta.domain_file, new.meta.problem_file)
+        assert dialect_problem == dialect.translate_problem(problem)
         assert new.response == "\n".join(dialect.translate_plan(old.response.splitlines()))
         assert (RESULTS.problems / new.meta.problem_file).read_text() in new.prompt
         assert (RESULTS.problems / new.meta.domain_file).read_text() in new.prompt
@@ -177,7 +177,7 @@ def test_too_many_dialects_raise(small: Small, build_config: BuildConfig) -> Non
 @pytest.mark.usefixtures("inside")
 def test_core_digests_ignore_names_and_constraints(small: Small) -> None:
     task = load_task(small())
-    records = [record for own in read_splits(PLAIN.score).values() for record in own]
+    records = [record for split_records in read_splits(PLAIN.score).values() for record in split_records]
     assert len({task.core_digest(record) for record in records}) == len(records)
     assert any(record.constrained for record in records)
     assert sum(bool(task.draw_renaming(record, "other")) for record in records) > len(records) / 2

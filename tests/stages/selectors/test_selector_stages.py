@@ -72,7 +72,7 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def finished(
+def finished_project(
     tmp_path_factory: pytest.TempPathFactory,
     small: Callable[..., PlanningParams],
     shipped_selectors: SelectorsConfig,
@@ -118,17 +118,17 @@ def finished(
 
 
 @pytest.fixture
-def inside(finished: tuple[Path, Project], monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.chdir(finished[0])
-    return finished[1]
+def inside(finished_project: tuple[Path, Project], monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(finished_project[0])
+    return finished_project[1]
 
 
 @pytest.fixture
-def copy(finished: tuple[Path, Project], tmp_path: Path) -> Iterator[Project]:
+def copy(finished_project: tuple[Path, Project], tmp_path: Path) -> Iterator[Project]:
     """Inside a copy of the project, which may be changed."""
-    shutil.copytree(finished[0], tmp_path / "copy")
+    shutil.copytree(finished_project[0], tmp_path / "copy")
     with chdir(tmp_path / "copy"):
-        yield finished[1]
+        yield finished_project[1]
 
 
 class Problems:
@@ -166,10 +166,10 @@ class Problems:
 class FakeModel:
     """Replaces the model: correct for about half of the expected prompts; records the prompts."""
 
-    def __init__(self, known: Problems, expected: Iterable[tuple[str, list[str]]]) -> None:
-        self.known, self.prompts = known, list[str]()
-        self.query = {known.render_prompt(query, examples): query for query, examples in expected}
-        self.by_ids = {tuple(known.tokenizer(prompt)["input_ids"]): prompt for prompt in self.query}
+    def __init__(self, all_problems: Problems, expected: Iterable[tuple[str, list[str]]]) -> None:
+        self.all_problems, self.prompts = all_problems, list[str]()
+        self.query = {all_problems.render_prompt(query, examples): query for query, examples in expected}
+        self.by_ids = {tuple(all_problems.tokenizer(prompt)["input_ids"]): prompt for prompt in self.query}
 
     def is_correct(self, prompt: str) -> bool:
         return crc32(prompt.encode()) % 2 == 0
@@ -178,7 +178,7 @@ class FakeModel:
         new = [self.by_ids[tuple(prompt)] for prompt in prompts]
         self.prompts += new
         return [
-            self.known.task.reference_completion(self.known.by_id[self.query[prompt]])
+            self.all_problems.task.reference_completion(self.all_problems.by_id[self.query[prompt]])
             if self.is_correct(prompt)
             else ""
             for prompt in new
@@ -205,42 +205,49 @@ def remove_optional_keys(path: Path) -> None:
 
 
 def test_beams_hold_candidates_of_the_training_split_and_never_the_query(inside: Project) -> None:
-    known, config = Problems(inside), inside.config
-    training = {record.id for record in known.train}
-    queries = {"train": select_training_set(known.train, SIZE), "test": select_balanced(known.test, config.test)}
+    all_problems, config = Problems(inside), inside.config
+    training = {record.id for record in all_problems.train}
+    queries = {
+        "train": select_training_set(all_problems.train, SIZE),
+        "test": select_balanced(all_problems.test, config.test),
+    }
     for name in SPLITS:
-        rows = read_beams(RESULTS.beams / f"{name}.json", known.by_id)
+        rows = read_beams(RESULTS.beams / f"{name}.json", all_problems.by_id)
         assert [row.query for row in rows] == [query.id for query in queries[name]]
         for row, query in zip(rows, queries[name], strict=True):
-            assert list(row.pool) == known.find_pool(query)
+            assert list(row.pool) == all_problems.find_pool(query)
             assert set(row.pool) <= training - {query.id}
-            digests = {known.task.core_digest(known.by_id[candidate]) for candidate in row.pool}
-            assert known.task.core_digest(query) not in digests
+            digests = {all_problems.task.core_digest(all_problems.by_id[candidate]) for candidate in row.pool}
+            assert all_problems.task.core_digest(query) not in digests
             assert 1 < len(row.beams) <= config.beams
             assert all(len(set(beam.examples)) == config.shot_num for beam in row.beams)
             assert {example for beam in row.beams for example in beam.examples} <= set(row.pool)
-    assert {known.by_id[candidate].domain for row in rows for candidate in row.pool} == {"blocksworld", "ferry"}
+    assert {all_problems.by_id[candidate].domain for row in rows for candidate in row.pool} == {"blocksworld", "ferry"}
 
 
 def test_a_beams_verdict_is_that_on_the_models_completion_with_its_examples(inside: Project) -> None:
-    known = Problems(inside)
-    rows = read_beams(RESULTS.beams / "train.json", known.by_id)
+    all_problems = Problems(inside)
+    rows = read_beams(RESULTS.beams / "train.json", all_problems.by_id)
     verdicts = {(row.query, beam.examples): beam.success for row in rows for beam in row.beams}
-    assert verdicts == {(query, examples): known.is_solved(query, list(examples)) for query, examples in verdicts}
+    assert verdicts == {
+        (query, examples): all_problems.is_solved(query, list(examples)) for query, examples in verdicts
+    }
     assert set(verdicts.values()) == {True, False}
-    test_rows = read_beams(RESULTS.beams / "test.json", known.by_id)
+    test_rows = read_beams(RESULTS.beams / "test.json", all_problems.by_id)
     assert {beam.success for row in test_rows for beam in row.beams} == {None}
 
 
 def test_verdicts_are_added_to_the_right_beams(inside: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Problems(inside)
-    rows = read_beams(RESULTS.beams / "train.json", known.by_id)
+    all_problems = Problems(inside)
+    rows = read_beams(RESULTS.beams / "train.json", all_problems.by_id)
     prompts = [(row.query, list(beam.examples)) for row in rows for beam in row.beams]
-    model = FakeModel(known, prompts)
+    model = FakeModel(all_problems, prompts)
     monkeypatch.setattr("planward.evaluation.scoring.generate_greedy", model)
-    judged = beams.add_verdicts(rows, known.by_id, known.task, known.model, known.tokenizer, inside.params)
-    verdicts = [beam.success for row in judged for beam in row.beams]
-    assert verdicts == [model.is_correct(known.render_prompt(*prompt)) for prompt in prompts]
+    judged_rows = beams.add_verdicts(
+        rows, all_problems.by_id, all_problems.task, all_problems.model, all_problems.tokenizer, inside.params
+    )
+    verdicts = [beam.success for row in judged_rows for beam in row.beams]
+    assert verdicts == [model.is_correct(all_problems.render_prompt(*prompt)) for prompt in prompts]
     assert set(verdicts) == {True, False}
 
 
@@ -278,9 +285,11 @@ def test_a_smaller_dataset_size_uses_its_own_queries_only(copy: Project) -> None
     assert (RESULTS.model(Run("pointer-sft", SIZE, SEED)) / "model.safetensors").read_bytes() != before
 
 
-@pytest.mark.parametrize(("method", "needed"), [("pointer-rce", "pointer-sft"), ("pointer-grpo", "pointer-rce")])
-def test_missing_initial_weights_raise(copy: Project, method: str, needed: str) -> None:
-    folder = RESULTS.model(Run(needed, SIZE, SEED))
+@pytest.mark.parametrize(
+    ("method", "initial_method"), [("pointer-rce", "pointer-sft"), ("pointer-grpo", "pointer-rce")]
+)
+def test_missing_initial_weights_raise(copy: Project, method: str, initial_method: str) -> None:
+    folder = RESULTS.model(Run(initial_method, SIZE, SEED))
     shutil.rmtree(folder)
     with pytest.raises((ValueError, OSError), match=str(folder)):
         copy.train(method)
@@ -313,22 +322,22 @@ def test_an_error_in_beams_names_file_and_query(copy: Project) -> None:
 
 
 def test_prompts_hold_the_chosen_examples_the_first_choice_next_to_the_query(inside: Project) -> None:
-    known, shot_num = Problems(inside), inside.config.shot_num
+    all_problems, shot_num = Problems(inside), inside.config.shot_num
     embeddings = read_embeddings(RESULTS.embeddings)
-    oracle = {row.query: row.beams[0].examples for row in read_beams(RESULTS.beams / "test.json", known.by_id)}
-    queries = select_balanced(known.test, inside.config.test)
+    oracle = {row.query: row.beams[0].examples for row in read_beams(RESULTS.beams / "test.json", all_problems.by_id)}
+    queries = select_balanced(all_problems.test, inside.config.test)
     cells = {(query.id, k) for query in queries for k in range(1, shot_num + 1)}
     for run in RUNS:
         predictions = read_predictions(run)
         assert set(predictions) == cells
         pointer = load_pointer(RESULTS.model(run)) if run.method in POINTERS else None
         for (query, k), row in predictions.items():
-            examples, pool = row["shot_ids"], known.find_pool(known.by_id[query])
+            examples, pool = row["shot_ids"], all_problems.find_pool(all_problems.by_id[query])
             assert len(set(examples)) == k
             assert set(examples) <= set(pool)
             assert examples == predictions[query, shot_num]["shot_ids"][shot_num - k :]
-            ids = known.tokenizer(known.render_prompt(query, examples))["input_ids"]
-            assert row["prompt"] == known.tokenizer.decode(ids)
+            ids = all_problems.tokenizer(all_problems.render_prompt(query, examples))["input_ids"]
+            assert row["prompt"] == all_problems.tokenizer.decode(ids)
             if pointer:
                 assert examples == choose_greedily(pointer, query, pool, shot_num)[:k][::-1]
             elif run.method == "oracle":
@@ -339,10 +348,10 @@ def test_prompts_hold_the_chosen_examples_the_first_choice_next_to_the_query(ins
 
 
 def test_every_published_verdict_is_vals(inside: Project) -> None:
-    known = Problems(inside)
+    all_problems = Problems(inside)
     for run in RUNS:
         rows = list(read_predictions(run).values())
-        verdicts = known.task.judge([(known.by_id[row["id"]], row["completion"]) for row in rows])
+        verdicts = all_problems.task.judge([(all_problems.by_id[row["id"]], row["completion"]) for row in rows])
         for row, verdict in zip(rows, verdicts, strict=True):
             assert (row["label"], row["success"], row["plan"]) == (verdict.label, verdict.success, verdict.plan)
             seed = SEED if run.method in POINTERS else inside.params.seed
@@ -378,38 +387,51 @@ def test_tables_are_computed_from_the_stored_predictions(copy: Project) -> None:
         compare.run(params)
 
 
-def build_validation(known: Problems) -> SelectorValidation:
+def build_validation(all_problems: Problems) -> SelectorValidation:
     """The validation on the project's validation problems, with an empty cache."""
-    pools = {query.id: [known.by_id[candidate] for candidate in known.find_pool(query)] for query in known.validation}
+    pools = {
+        query.id: [all_problems.by_id[candidate] for candidate in all_problems.find_pool(query)]
+        for query in all_problems.validation
+    }
     embeddings = read_embeddings(RESULTS.embeddings)
-    shot_num, model = known.config.shot_num, (known.model, known.tokenizer)
-    return SelectorValidation(known.task, *model, known.validation, pools, embeddings, known.params, shot_num)
+    shot_num, model = all_problems.config.shot_num, (all_problems.model, all_problems.tokenizer)
+    return SelectorValidation(
+        all_problems.task, *model, all_problems.validation, pools, embeddings, all_problems.params, shot_num
+    )
 
 
-def list_validation_prompts(known: Problems, pointer: Pointer) -> list[tuple[str, list[str]]]:
+def list_validation_prompts(all_problems: Problems, pointer: Pointer) -> list[tuple[str, list[str]]]:
     """Queries with the examples that their prompts must have, for one example and for two."""
-    choices = {query.id: choose_greedily(pointer, query.id, known.find_pool(query), 2) for query in known.validation}
-    return [(query, chosen[:k][::-1]) for query, chosen in choices.items() for k in (1, 2)]
+    choices = {
+        query.id: choose_greedily(pointer, query.id, all_problems.find_pool(query), 2)
+        for query in all_problems.validation
+    }
+    return [(query, examples[:k][::-1]) for query, examples in choices.items() for k in (1, 2)]
 
 
 def test_validation_is_the_models_success_with_the_pointers_choices(inside: Project) -> None:
-    known, pointer = Problems(inside), load_pointer(RESULTS.model(Run("pointer-sft", SIZE, SEED)))
-    success = [known.is_solved(query, examples) for query, examples in list_validation_prompts(known, pointer)]
-    assert build_validation(known)(pointer) == pytest.approx(fmean(success))
+    all_problems, pointer = Problems(inside), load_pointer(RESULTS.model(Run("pointer-sft", SIZE, SEED)))
+    success = [
+        all_problems.is_solved(query, examples) for query, examples in list_validation_prompts(all_problems, pointer)
+    ]
+    assert build_validation(all_problems)(pointer) == pytest.approx(fmean(success))
 
 
 def test_validation_completes_no_prompt_twice(inside: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Problems(inside)
-    trained, flipped = (load_pointer(RESULTS.model(Run("pointer-sft", SIZE, SEED))) for _ in range(2))
-    flipped.choose_greedily = lambda *args: trained.choose_greedily(*args).flip(1)  # type: ignore[method-assign]
+    all_problems = Problems(inside)
+    trained_pointer, flipped_pointer = (load_pointer(RESULTS.model(Run("pointer-sft", SIZE, SEED))) for _ in range(2))
+    flipped_pointer.choose_greedily = lambda *args: trained_pointer.choose_greedily(*args).flip(1)  # type: ignore[method-assign]
     torch.manual_seed(3)
-    untrained = Pointer(trained.embedding_size, inside.config.pointer).eval()
-    prompts = {pointer: list_validation_prompts(known, pointer) for pointer in (trained, flipped, untrained)}
-    model = FakeModel(known, [prompt for listed in prompts.values() for prompt in listed])
+    untrained_pointer = Pointer(trained_pointer.embedding_size, inside.config.pointer).eval()
+    prompts = {
+        pointer: list_validation_prompts(all_problems, pointer)
+        for pointer in (trained_pointer, flipped_pointer, untrained_pointer)
+    }
+    model = FakeModel(all_problems, [prompt for pointer_prompts in prompts.values() for prompt in pointer_prompts])
     monkeypatch.setattr("planward.evaluation.scoring.generate_greedy", model)
-    validation = build_validation(known)
-    for pointer in (trained, trained, flipped, untrained, trained):
-        success = [model.is_correct(known.render_prompt(*prompt)) for prompt in prompts[pointer]]
+    validation = build_validation(all_problems)
+    for pointer in (trained_pointer, trained_pointer, flipped_pointer, untrained_pointer, trained_pointer):
+        success = [model.is_correct(all_problems.render_prompt(*prompt)) for prompt in prompts[pointer]]
         assert validation(pointer) == pytest.approx(fmean(success))
     assert len(set(model.prompts)) == len(model.prompts)
     assert set(model.prompts) == set(model.query)
@@ -427,27 +449,27 @@ def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: P
     assert "| 2 | 6 |" in (target / "README.md").read_text()
     pool, queries = (RESULTS.dialects / f"{name}.jsonl" for name in ("train", "test"))
     first = read_rows(queries)[0]
-    broken = [b"{", {**first, "id": "", "meta": {**first["meta"], "problem_file": "none.pddl"}}, first]
-    write_lines(queries, [*read_rows(queries), *broken])
+    bad_rows = [b"{", {**first, "id": "", "meta": {**first["meta"], "problem_file": "none.pddl"}}, first]
+    write_lines(queries, [*read_rows(queries), *bad_rows])
     (RESULTS.dialects / "problems").rename(tmp_path / "pddl")
     options = ["--selector", str(target), "--problems", str(tmp_path / "pddl"), "--quarantine", str(bad)]
-    done = CliRunner().invoke(app, ["choose", str(pool), str(queries), *options, "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    chosen = {row["id"]: row["examples"] for row in read_rows(out)}
+    result = CliRunner().invoke(app, ["choose", str(pool), str(queries), *options, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    examples_by_id = {row["id"]: row["examples"] for row in read_rows(out)}
     for row in read_rows(RESULTS.answers(run)):
-        assert chosen[row["id"]][-row["shot_num"] :] == row["shot_ids"]
+        assert examples_by_id[row["id"]][-row["shot_num"] :] == row["shot_ids"]
     assert [row["reason"].partition(":")[0] for row in read_rows(bad)] == ["bad JSON", "missing file", "duplicate"]
 
-    loaded = load_selector(target)
-    problems = read_problem_file(queries, loaded.task, tmp_path / "pddl").problems
-    solved = read_problem_file(pool, loaded.task, tmp_path / "pddl", solved=True).problems
-    for id, examples in loaded.choose(problems, [*problems, *solved], 2, None):
+    selector = load_selector(target)
+    problems = read_problem_file(queries, selector.task, tmp_path / "pddl").problems
+    solved_problems = read_problem_file(pool, selector.task, tmp_path / "pddl", solved=True).problems
+    for id, examples in selector.choose(problems, [*problems, *solved_problems], 2, None):
         assert id not in examples
-    namesake = solved[0].model_copy(update={"id": problems[0].id})
+    namesake = solved_problems[0].model_copy(update={"id": problems[0].id})
     with pytest.raises(ValueError, match=f"^{problems[0].id}: the id of a query and of another problem"):
-        list(loaded.choose(problems, [*solved, namesake], 2, None))
+        list(selector.choose(problems, [*solved_problems, namesake], 2, None))
     with pytest.raises(ValueError, match=r"needs 9 worked examples, but the pool has [78] for it"):
-        list(loaded.choose(problems, solved[:8], 9, None))
+        list(selector.choose(problems, solved_problems[:8], 9, None))
 
     write_lines(out, [b"", b"{"])
     (tmp_path / "empty.jsonl").touch()
@@ -455,9 +477,9 @@ def test_published_selector_chooses_as_evaluation_did(copy: Project, tmp_path: P
         ((out, queries), f"{out}: no line can be used; line 2: bad JSON"),
         ((pool, tmp_path / "empty.jsonl"), "empty.jsonl: no line can be used; empty"),
     ):
-        done = CliRunner().invoke(app, ["choose", *map(str, files), *options])
-        assert done.exit_code == 2
-        assert fault in done.stderr
+        result = CliRunner().invoke(app, ["choose", *map(str, files), *options])
+        assert result.exit_code == 2
+        assert fault in result.stderr
 
 
 def test_planner_gets_the_examples_of_a_published_selector(
@@ -480,11 +502,11 @@ def test_planner_gets_the_examples_of_a_published_selector(
             identity = SimpleNamespace(id=row["id"])
             patch.setattr("planward.publication.selected_examples.identify_problem", lambda *_, one=identity: one)
             assert list_choices(*files)[-row["shot_num"] :] == row["shot_ids"]
-        moved = [Path(shutil.copy(file, tmp_path / f"{number}.pddl")) for number, file in enumerate(files)]
-        assert list_choices(*moved) == list_choices(*files)
+        copies = [Path(shutil.copy(file, tmp_path / f"{number}.pddl")) for number, file in enumerate(files)]
+        assert list_choices(*copies) == list_choices(*files)
     options = ["--model", str(ROOT / "models/base"), "--examples", str(pool), "--selector", str(target), "--json"]
-    done = CliRunner().invoke(app, ["plan", *map(str, files), *options])
-    assert json.loads(done.stdout)["examples"] == copy.config.shot_num
+    result = CliRunner().invoke(app, ["plan", *map(str, files), *options])
+    assert json.loads(result.stdout)["examples"] == copy.config.shot_num
 
 
 @pytest.mark.parametrize("source", ["tfidf", "file"])
@@ -494,15 +516,15 @@ def test_published_selector_embeds_as_training_did(copy: Project, tmp_path: Path
     save_file({id: torch.randn(5, generator=torch.Generator().manual_seed(crc32(id.encode()))) for id in ids}, file)
     config = copy.config.model_copy(update={"embeddings": source, "embeddings_file": file})
     embed.run(copy.params, config)
-    stored = read_embeddings(RESULTS.embeddings)
+    embeddings = read_embeddings(RESULTS.embeddings)
     project = Project(copy.params, config)
     project.train("pointer-sft")
     compare.run(copy.params.model_copy(update={"seeds": [SEED], "dataset_sizes": [SIZE]}))
     publish_selector(copy.params, config, Run("pointer-sft", SIZE, SEED), tmp_path / "selector")
-    loaded = load_selector(tmp_path / "selector", embeddings=file)
+    selector = load_selector(tmp_path / "selector", embeddings=file)
     test = list(read_records(RESULTS.dialects / "test.jsonl"))
     torch.testing.assert_close(
-        loaded.scale.apply(loaded.embedder.embed(test)), torch.stack([stored[record.id] for record in test])
+        selector.scale.apply(selector.embedder.embed(test)), torch.stack([embeddings[record.id] for record in test])
     )
     if source == "file":
         with pytest.raises(PublicationError, match="--embeddings"):

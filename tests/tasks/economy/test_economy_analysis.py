@@ -145,8 +145,8 @@ def build_completion(run: Run, household: int, month: int) -> str:
 def build_prediction(run: Run, household: int, month: int, shot_num: int) -> dict[str, Any]:
     """The reward is 1 minus the distances from the reference decision."""
     text, (work, consumption) = build_completion(run, household, month), choose_reference(household, month)
-    parsed = None if text == PROSE else json.loads(text)
-    reward = -1.0 if parsed is None else 1 - abs(parsed["work"] - work) - abs(parsed["consumption"] - consumption)
+    decision = None if text == PROSE else json.loads(text)
+    reward = -1.0 if decision is None else 1 - abs(decision["work"] - work) - abs(decision["consumption"] - consumption)
     good = reward >= 0.95
     return {
         "id": f"i{household:02}{month}",
@@ -160,8 +160,8 @@ def build_prediction(run: Run, household: int, month: int, shot_num: int) -> dic
         "shot_ids": [f"t{k}" for k in range(shot_num)],
         "prompt": f"(age 12) (wealth 17) {HOSTILE} decide",
         "completion": text,
-        "plan": "" if parsed is None else text,
-        "label": "format_error" if parsed is None else "good_decision" if good else "poor_decision",
+        "plan": "" if decision is None else text,
+        "label": "format_error" if decision is None else "good_decision" if good else "poor_decision",
         "success": good,
         "reward": reward,
         "detail": "",
@@ -247,12 +247,12 @@ def test_measures_of_four_answers() -> None:
 def test_repeated_months_do_not_narrow_an_interval() -> None:
     rewards = np.random.default_rng(0).normal(0, 0.3, 20)
     single = build_frame([(0.5, 0.5)] * 20, months=1, rewards=rewards)
-    tenfold = pd.concat([single.assign(id=single["id"] + f"-{k}") for k in range(10)])
+    repeats = pd.concat([single.assign(id=single["id"] + f"-{k}") for k in range(10)])
     bootstrap = build_bootstrap(single)
-    assert bootstrap.estimate_mean(tenfold, "reward") == pytest.approx(bootstrap.estimate_mean(single, "reward"))
-    strangers = tenfold.assign(household=tenfold["id"])
+    assert bootstrap.estimate_mean(repeats, "reward") == pytest.approx(bootstrap.estimate_mean(single, "reward"))
+    strangers = repeats.assign(household=repeats["id"])
     wide, narrow = (
-        bootstrap.estimate_mean(tenfold, "reward"),
+        bootstrap.estimate_mean(repeats, "reward"),
         build_bootstrap(strangers).estimate_mean(strangers, "reward"),
     )
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
@@ -284,17 +284,17 @@ def test_correlation_with_the_reference_is_spearmans() -> None:
     answers = build_frame(values)
     answers["strict"] = answers["work"].notna()
     [run] = compute_collapse(answers, 0.02, build_bootstrap(answers)).to_dict("records")
-    read = answers.dropna()
-    assert run["work_correlation"] == pytest.approx(spearmanr(read["work"], read["reference_work"]).statistic)
+    rows = answers.dropna()
+    assert run["work_correlation"] == pytest.approx(spearmanr(rows["work"], rows["reference_work"]).statistic)
     assert run["work_correlation_low"] < run["work_correlation"] < run["work_correlation_high"]
     assert np.isnan(run["consumption_correlation"])
 
 
 def test_answers_are_parsed_strictly_and_leniently() -> None:
     runs = [Run("base", 0, 0), Run("grpo", 100, 1)]
-    made = [Prediction.model_validate(build_prediction(run, 0, m, 0)) for run in runs for m in (0, 1)]
+    predictions = [Prediction.model_validate(build_prediction(run, 0, m, 0)) for run in runs for m in (0, 1)]
     problems = [Record.model_validate(build_problem(0, m)) for m in (0, 1)]
-    answers = build_answers(made, {problem.id: problem for problem in problems})
+    answers = build_answers(predictions, {problem.id: problem for problem in problems})
     assert list(answers["strict"]) == [False, True, True, True]
     assert list(answers["lenient"]) == [True] * 4
     assert list(answers["work"][1:]) == [0.5, *(choose_reference(0, m)[0] for m in (0, 1))]
@@ -302,7 +302,7 @@ def test_answers_are_parsed_strictly_and_leniently() -> None:
     assert list(answers["reference_consumption"]) == [choose_reference(0, m)[1] for m in (0, 1)] * 2
     assert set(answers["household"]) == {"0"}
     with pytest.raises(KeyError, match="i001"):
-        build_answers(made, {problems[0].id: problems[0]})
+        build_answers(predictions, {problems[0].id: problems[0]})
 
 
 # Collapse
@@ -348,14 +348,14 @@ def test_answers_are_paired_by_problem_and_seed_in_any_order(data: st.DataObject
         build_frame([(0, 0)] * n, "grpo", 100, seed, rewards=data.draw(st.lists(reward, min_size=n, max_size=n)))
         for seed in (1, 2)
     ]
-    known = {row.id: row.reward for row in base.itertuples()}
-    trained = pd.concat(runs)
-    expected = sorted((row.id, row.seed, row.reward - known[row.id]) for row in trained.itertuples())
-    shuffled = [part.sample(frac=1, random_state=data.draw(st.integers(0, 99))) for part in (base, trained)]
-    pairs = pair_predictions(*shuffled, "reward", "household")
+    base_rewards = {row.id: row.reward for row in base.itertuples()}
+    trained_rows = pd.concat(runs)
+    expected = sorted((row.id, row.seed, row.reward - base_rewards[row.id]) for row in trained_rows.itertuples())
+    shuffled_parts = [part.sample(frac=1, random_state=data.draw(st.integers(0, 99))) for part in (base, trained_rows)]
+    pairs = pair_predictions(*shuffled_parts, "reward", "household")
     assert sorted(pairs[["id", "seed", "difference"]].itertuples(index=False, name=None)) == expected
     assert list(pairs["household"]) == [f"h{int(problem[1:]) // 2}" for problem in pairs["id"]]
-    back = pair_predictions(*reversed(shuffled), "reward", "household")
+    back = pair_predictions(*reversed(shuffled_parts), "reward", "household")
     assert sorted(back["difference"]) == sorted(-pairs["difference"])
 
 
@@ -372,8 +372,8 @@ def test_p_value_enumerates_all_sign_flips_of_households(seed: int) -> None:
     gaps = np.random.default_rng(seed).normal(0.1 * seed, 0.2, 16)
     answers = build_frame([(0, 0)] * 16).assign(difference=gaps)
     sums = gaps.reshape(8, 2).sum(axis=1)
-    swapped = [abs(np.dot(signs, sums)) for signs in product((1, -1), repeat=8)]
-    expected = np.mean(np.array(swapped) >= abs(sums.sum()) - 1e-9)
+    flipped_sums = [abs(np.dot(signs, sums)) for signs in product((1, -1), repeat=8)]
+    expected = np.mean(np.array(flipped_sums) >= abs(sums.sum()) - 1e-9)
     assert build_bootstrap(answers).compute_p_value(answers, "difference") == pytest.approx(expected, abs=2 / 256)
 
 
@@ -389,8 +389,8 @@ def test_detectable_differences_do_not_depend_on_repeated_months() -> None:
     bootstrap = build_bootstrap(a)
     pairs = [bootstrap.compute_detectable_difference(pair, "reward") for pair in ([a, b], [a, c], [b, c])]
     assert bootstrap.compute_detectable_difference([a, b, c], "reward") == pytest.approx(max(pairs))
-    doubled = [pd.concat([cell, cell.assign(id=cell["id"] + "x")]) for cell in (a, b)]
-    assert bootstrap.compute_detectable_difference(doubled, "reward") == pytest.approx(pairs[0])
+    doubled_cells = [pd.concat([cell, cell.assign(id=cell["id"] + "x")]) for cell in (a, b)]
+    assert bootstrap.compute_detectable_difference(doubled_cells, "reward") == pytest.approx(pairs[0])
     assert np.isnan(bootstrap.compute_detectable_difference([a], "reward"))
 
 
@@ -483,11 +483,11 @@ def list_spread_decisions(n: int) -> list[tuple[float, float]]:
 
 
 def test_requirements_hold_for_a_good_model() -> None:
-    base, trained = (
+    base_rows, trained_rows = (
         build_frame(list_spread_decisions(500)),
         build_frame(list_spread_decisions(500), "grpo", 100, rewards=np.full(500, 0.1)),
     )
-    checks = compute_by_requirement(pd.concat([base, trained]))
+    checks = compute_by_requirement(pd.concat([base_rows, trained_rows]))
     assert {name: row["holds"] for name, row in checks.items()} == dict.fromkeys(checks, "yes")
     assert list(checks) == ["answers", "parse_rate", "minus_one_share", "work_sd", "consumption_sd", "reward_gain"]
     assert checks["parse_rate"]["value"] == 1
@@ -496,10 +496,10 @@ def test_requirements_hold_for_a_good_model() -> None:
 
 
 def test_requirements_fail_for_a_bad_model() -> None:
-    base = build_frame([(0.5, 0.5)] * 40)
-    trained = build_frame([(0.5, 0.5)] * 40, "grpo", 100, rewards=[-1.0, *[-0.1] * 39])
-    trained.loc[0, "strict"] = False
-    checks = compute_by_requirement(pd.concat([base, trained]))
+    base_rows = build_frame([(0.5, 0.5)] * 40)
+    trained_rows = build_frame([(0.5, 0.5)] * 40, "grpo", 100, rewards=[-1.0, *[-0.1] * 39])
+    trained_rows.loc[0, "strict"] = False
+    checks = compute_by_requirement(pd.concat([base_rows, trained_rows]))
     assert {row["holds"] for row in checks.values()} == {"no"}
     assert checks["minus_one_share"]["value"] == pytest.approx(1 / 40)
     assert checks["parse_rate"]["value"] == pytest.approx(39 / 40)
@@ -637,9 +637,9 @@ def test_predictions_on_unknown_problems_are_refused(tree: Path, params: Economy
         analyse.run(params)
 
 
-def test_planning_has_no_analysis(shipped: PlanningParams) -> None:
+def test_planning_has_no_analysis(shipped_params: PlanningParams) -> None:
     with pytest.raises(ParamsError, match="the task planning has no analysis"):
-        analyse.run(shipped)
+        analyse.run(shipped_params)
 
 
 # The section of the page

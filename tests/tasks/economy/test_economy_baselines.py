@@ -134,14 +134,14 @@ def test_marks_are_the_reference_and_the_best_decision(rows: pd.DataFrame) -> No
 
 
 def test_random_is_uniform_and_seeded(rows: pd.DataFrame, task: EconomyTask) -> None:
-    again = build_baselines(TEST, TRAIN, task, task.params)
-    pd.testing.assert_frame_equal(again, rows)
-    seeded = build_baselines(TEST, TRAIN, task, task.params.model_copy(update={"seed": 1}))
-    same = (seeded == rows).all(axis=1)
+    same_rows = build_baselines(TEST, TRAIN, task, task.params)
+    pd.testing.assert_frame_equal(same_rows, rows)
+    other_rows = build_baselines(TEST, TRAIN, task, task.params.model_copy(update={"seed": 1}))
+    same = (other_rows == rows).all(axis=1)
     assert set(rows["baseline"][~same]) == {"random"}
-    many = [problem.model_copy(update={"id": f"{problem.id}-{k}"}) for k in range(50) for problem in TEST]
-    random = build_baselines(many, TRAIN, task, task.params).query("baseline == 'random'")
-    assert len(random) == NUM_DRAWS * len(many)
+    copies = [problem.model_copy(update={"id": f"{problem.id}-{k}"}) for k in range(50) for problem in TEST]
+    random = build_baselines(copies, TRAIN, task, task.params).query("baseline == 'random'")
+    assert len(random) == NUM_DRAWS * len(copies)
     assert random.groupby("id")["work"].nunique().eq(NUM_DRAWS).all()
     for name in ("work", "consumption"):
         assert random[name].mean() == pytest.approx(0.5, abs=0.03)
@@ -150,7 +150,7 @@ def test_random_is_uniform_and_seeded(rows: pd.DataFrame, task: EconomyTask) -> 
 
 
 def test_a_scenario_without_training_states_is_refused(task: EconomyTask) -> None:
-    employed = [problem for problem in TRAIN if problem.id[0] == "a"]
+    employed_problems = [problem for problem in TRAIN if problem.id[0] == "a"]
     params = task.params.model_copy(update={"dataset_sizes": [4]})
     with pytest.raises(ValueError, match="no unemployed training state of another household than 21's"):
-        build_baselines(TEST, employed, task, params)
+        build_baselines(TEST, employed_problems, task, params)

@@ -38,8 +38,8 @@ PERCENTS = st.integers(0, 100)
 
 
 def render_full_prompt(examples: Sequence[tuple[State, str]], tax: TaxConfig) -> Messages:
-    solved = [SolvedStateVariables(state, tax, "", decision) for state, decision in examples]
-    return PromptTemplate(TEMPLATE).render(StateVariables(STATE, tax, ""), solved)
+    shots = [SolvedStateVariables(state, tax, "", decision) for state, decision in examples]
+    return PromptTemplate(TEMPLATE).render(StateVariables(STATE, tax, ""), shots)
 
 
 def split_words(text: str) -> list[str]:
@@ -70,14 +70,14 @@ def test_worked_examples_come_before_the_state() -> None:
 
 
 def test_the_vocabulary_has_every_word_of_prompts_and_completions(states: Sequence[State]) -> None:
-    known = list_vocabulary()
-    assert known == sorted(set(known))
-    assert END not in known
+    vocabulary = list_vocabulary()
+    assert vocabulary == sorted(set(vocabulary))
+    assert END not in vocabulary
     in_prompts = {word for state in states for word in split_words(render_compact_prompt(state, []))}
     in_completions = {w for p in range(101) for w in split_words(format_decision(Decision(p / 100, (100 - p) / 100)))}
-    assert in_prompts | in_completions <= set(known)
-    assert all(split_words(word) == [word] for word in known)
-    assert {'{"work":', "0.35,", '"consumption":', "0.62}", "(wealth 31)", "employed", "unemployed"} <= set(known)
+    assert in_prompts | in_completions <= set(vocabulary)
+    assert all(split_words(word) == [word] for word in vocabulary)
+    assert {'{"work":', "0.35,", '"consumption":', "0.62}", "(wealth 31)", "employed", "unemployed"} <= set(vocabulary)
 
 
 def test_a_tokenizer_with_this_vocabulary_encodes_prompts_and_decodes_decisions(states: Sequence[State]) -> None:
@@ -109,10 +109,10 @@ def test_levels_are_even_steps() -> None:
 
 
 def test_levels_of_amounts_are_real() -> None:
-    doubled = replace(
+    doubled_state = replace(
         STATE, price=2.5, wage=6000, income=3600, wealth=18000, disposable=4200, transfer=1200, consumption=4000
     )
-    once, twice = (split_words(render_compact_prompt(state, [])) for state in (STATE, doubled))
+    once, twice = (split_words(render_compact_prompt(state, [])) for state in (STATE, doubled_state))
     assert [a for a, b in zip(once, twice, strict=True) if a != b] == ["(price 12)"]
 
 
@@ -124,8 +124,8 @@ def test_few_states_have_the_same_prompt(states: Sequence[State]) -> None:
 @given(PERCENTS, PERCENTS)
 def test_full_prompts_are_chat_messages(shipped_economy: EconomyParams, work: int, consumption: int) -> None:
     answer = format_decision(Decision(work / 100, consumption / 100))
-    unemployed = replace(STATE, employed=False)
-    messages = render_full_prompt([(unemployed, answer)], shipped_economy.economy.tax)
+    unemployed_state = replace(STATE, employed=False)
+    messages = render_full_prompt([(unemployed_state, answer)], shipped_economy.economy.tax)
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert messages[2]["content"] == answer
     assert "unemployed, with the offer of a job that pays 3,000 coins" in messages[1]["content"]

@@ -81,9 +81,11 @@ def test_amounts_are_never_negative(panel: Panel) -> None:
 
 
 def test_an_unstable_economy_is_refused(shipped_economy: EconomyParams, panel: Panel) -> None:
-    broken = Panel(panel.states, panel.work, panel.consumption, {**panel.macro, "inflation": panel.macro["price"] * 9})
+    unstable_panel = Panel(
+        panel.states, panel.work, panel.consumption, {**panel.macro, "inflation": panel.macro["price"] * 9}
+    )
     with pytest.raises(UnstableEconomy, match=r"inflation is .* in month 0"):
-        check_stability(broken, shipped_economy.economy)
+        check_stability(unstable_panel, shipped_economy.economy)
 
 
 def test_tax_is_progressive_and_continuous(shipped_economy: EconomyParams) -> None:

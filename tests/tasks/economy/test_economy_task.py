@@ -37,9 +37,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def build_params(shipped: EconomyParams, **economy: Any) -> EconomyParams:
+def build_params(shipped_params: EconomyParams, **economy: Any) -> EconomyParams:
     """The shipped parameters with a small economy and these values of its section."""
-    raw = merge_values(shipped.model_dump(mode="json"), {"economy": SMALL | economy})
+    raw = merge_values(shipped_params.model_dump(mode="json"), {"economy": SMALL | economy})
     return EconomyParams.model_validate(raw)
 
 
@@ -134,10 +134,10 @@ def test_the_threshold_is_the_quantile_of_the_neighbours_rewards(params: Economy
     """With as many neighbours as months, all reference decisions of the scenario count."""
     panel = simulate_economy(params.economy, 3)
     reference = Panel(panel.states[:4, :30], panel.work[:4, :30], panel.consumption[:4, :30], {})
-    employed = reference.states.employed == 1
-    economy = params.economy.model_copy(update={"neighbours": int(employed.sum())})
+    is_employed = reference.states.employed == 1
+    economy = params.economy.model_copy(update={"neighbours": int(is_employed.sum())})
     state = panel.states[10, 60:][panel.states.employed[10, 60:] == 1][:1]
-    rewards = compute_rewards(state, reference.work[employed], reference.consumption[employed], economy)[0]
+    rewards = compute_rewards(state, reference.work[is_employed], reference.consumption[is_employed], economy)[0]
     (standard,) = compute_standards(state, reference, economy, 1)
     assert standard.threshold == pytest.approx(np.quantile(rewards, 0.75), abs=2e-6)
     assert np.mean(rewards >= standard.threshold) == pytest.approx(0.25, abs=0.02)
@@ -182,9 +182,9 @@ def test_every_completion_has_a_verdict(task: EconomyTask, problems: list[Record
 
 
 def test_an_unreadable_record_is_a_verifier_error(task: EconomyTask, problems: list[Record]) -> None:
-    broken = problems[0].model_copy(update={"meta": problems[0].meta.model_copy(update={"state": {"age": 3}})})
+    record = problems[0].model_copy(update={"meta": problems[0].meta.model_copy(update={"state": {"age": 3}})})
     with pytest.raises(VerifierError, match=r"state has missing .* keys"):
-        task.verify(broken, '{"work": 0.5, "consumption": 0.5}')
+        task.verify(record, '{"work": 0.5, "consumption": 0.5}')
 
 
 def change_meta(line: dict[str, Any], **meta: Any) -> dict[str, Any]:
@@ -232,8 +232,8 @@ def test_domain_and_state_of_a_line_must_agree(task: EconomyTask, lines: list[di
 def test_ids_do_not_depend_on_the_order_of_keys(
     task: EconomyTask, lines: list[dict[str, Any]], problems: list[Record]
 ) -> None:
-    reordered = change_meta(lines[0], state=dict(reversed(lines[0]["meta"]["state"].items())))
-    assert task.validate_line(reordered, "employed")[0].id == problems[0].id
+    line = change_meta(lines[0], state=dict(reversed(lines[0]["meta"]["state"].items())))
+    assert task.validate_line(line, "employed")[0].id == problems[0].id
     assert len(problems[0].id) == 16
 
 
@@ -273,12 +273,12 @@ def test_worked_examples_do_not_leak(task: EconomyTask, problems: list[Record]) 
     task.select_examples(record, problems, 4, "")
     assert task.select_examples(record, pool, 4, "") == before
     assert {example.id for example in before} <= {example.id for example in pool}
-    own = [r for r in problems if read_household(r) == read_household(record)]
-    assert record in own
-    assert task.select_examples(record, own, 4, "") == []
-    everything = task.select_examples(record, problems, len(problems), "")
-    assert not {r.id for r in own} & {example.id for example in everything}
-    assert len(everything) == sum(r.domain == record.domain and r not in own for r in problems)
+    household_records = [r for r in problems if read_household(r) == read_household(record)]
+    assert record in household_records
+    assert task.select_examples(record, household_records, 4, "") == []
+    all_examples = task.select_examples(record, problems, len(problems), "")
+    assert not {r.id for r in household_records} & {example.id for example in all_examples}
+    assert len(all_examples) == sum(r.domain == record.domain and r not in household_records for r in problems)
 
 
 def test_worked_examples_come_from_the_given_pool(task: EconomyTask, problems: list[Record]) -> None:

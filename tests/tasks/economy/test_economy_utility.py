@@ -48,10 +48,10 @@ def find_best_decision(state: State, economy: EconomyConfig) -> tuple[float, flo
     return float(work[index]), float(consumption[index])
 
 
-def compute_sample_rewards(economy: EconomyConfig, employed: bool, count: int) -> NDArray[np.float64]:
+def compute_sample_rewards(economy: EconomyConfig, is_employed: bool, count: int) -> NDArray[np.float64]:
     """Rewards of all decisions of the grid in states of a simulated economy: [count, GRID_SIZE * GRID_SIZE]."""
     panel = simulate_economy(economy, 11)
-    candidates = np.argwhere(panel.states.employed == employed)
+    candidates = np.argwhere(panel.states.employed == is_employed)
     months, households = candidates[np.random.default_rng(0).choice(len(candidates), count, replace=False)].T
     return compute_rewards(panel.states[months, households], *build_decision_grid(), economy)
 
@@ -79,8 +79,10 @@ def test_utility_depends_on_real_amounts_only(
     economy: EconomyConfig, state: State, factor: float, work: float, consumption: float
 ) -> None:
     """Scaling every amount and the price level changes nothing."""
-    scaled = replace(state, price=state.price * factor, **{name: getattr(state, name) * factor for name in AMOUNTS})
-    utilities = compute_utility(stack_states([state, scaled]), np.array(work), np.array(consumption), economy)
+    scaled_state = replace(
+        state, price=state.price * factor, **{name: getattr(state, name) * factor for name in AMOUNTS}
+    )
+    utilities = compute_utility(stack_states([state, scaled_state]), np.array(work), np.array(consumption), economy)
     assert utilities[0] == pytest.approx(utilities[1], rel=1e-6, abs=1e-6)
 
 
@@ -107,19 +109,19 @@ def test_the_best_decision_depends_on_the_state(economy: EconomyConfig) -> None:
     assert best(replace(STATE, wealth=200_000))[0] < work  # the rich work less
     assert best(replace(STATE, wealth=200_000))[1] < consumption  # and spend a smaller share
     assert best(replace(STATE, age=66))[1] > consumption  # few years left to save for
-    unemployed = replace(STATE, employed=False)
+    unemployed_state = replace(STATE, employed=False)
     no_offer_kept = economy.model_copy(update={"labour": economy.labour.model_copy(update={"kept_offer": 0.0})})
-    assert best(unemployed, no_offer_kept)[0] < work  # the benefit falls with work
-    assert best(unemployed)[0] > best(unemployed, no_offer_kept)[0]  # work helps to keep the offered job
+    assert best(unemployed_state, no_offer_kept)[0] < work  # the benefit falls with work
+    assert best(unemployed_state)[0] > best(unemployed_state, no_offer_kept)[0]  # work helps to keep the offered job
     assert best(replace(STATE, consumption=6000))[1] > consumption  # a higher habit
     assert best(replace(STATE, wage=1200))[0] < work  # a low wage
     assert best(replace(STATE, interest=0.15))[1] <= consumption
     assert best(replace(STATE, inflation=0.15))[1] >= consumption
 
 
-@pytest.mark.parametrize("employed", [True, False])
-def test_no_constant_decision_is_as_good_as_one_for_each_state(economy: EconomyConfig, employed: bool) -> None:
-    rewards = compute_sample_rewards(economy, employed, 300)
+@pytest.mark.parametrize("is_employed", [True, False])
+def test_no_constant_decision_is_as_good_as_one_for_each_state(economy: EconomyConfig, is_employed: bool) -> None:
+    rewards = compute_sample_rewards(economy, is_employed, 300)
     work, consumption = (axis[rewards.argmax(axis=1)] for axis in build_decision_grid())
     assert min(work.std(), consumption.std()) > 0.15
     assert np.mean((work > 0) & (work < 1) & (consumption > 0) & (consumption < 1)) > 0.85

@@ -75,8 +75,11 @@ def test_translating_a_plan_keeps_its_verdict(domain: str, seed: int) -> None:
     plain_verifier, dialect_verifier = PlanVerifier(problem), PlanVerifier(other)
     for candidate, _ in zip(iter_distinct_plans(problem, rng, 2000), range(80), strict=False):
         plan = list(candidate.plan)
-        plain, translated = plain_verifier.verify(plan), dialect_verifier.verify(dialect.translate_plan(plan))
-        assert select_compared_fields(translated) == select_compared_fields(plain), plan
+        plain_verdict, dialect_verdict = (
+            plain_verifier.verify(plan),
+            dialect_verifier.verify(dialect.translate_plan(plan)),
+        )
+        assert select_compared_fields(dialect_verdict) == select_compared_fields(plain_verdict), plan
 
 
 @pytest.mark.parametrize("domain", GENERATED_DOMAINS)
@@ -95,14 +98,14 @@ def test_both_verifiers_read_every_dialect(domain: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("domain", GENERATED_DOMAINS)
 def test_untranslated_plan_fails(domain: str) -> None:
     rng = Random(3)
-    differing = 0
+    difference_num = 0
     for number in range(1, DIALECT_NUMS[domain]):
         dialect, (_, problem, plan) = build_dialect(domain, number, seed=1), sample_solved(rng, domain)
         if dialect.translate_plan(plan) != plan:
-            differing += 1
+            difference_num += 1
             assert verify_plan(dialect.translate_problem(problem), plan).label is not Label.SUCCESS
             assert verify_plan(problem, dialect.translate_plan(plan)).label is not Label.SUCCESS
-    assert differing > DIALECT_NUMS[domain] / 2
+    assert difference_num > DIALECT_NUMS[domain] / 2
 
 
 @pytest.mark.parametrize("domain", GENERATED_DOMAINS)
@@ -156,8 +159,8 @@ def test_listed_names_cover_all_dialects(domain: str) -> None:
 
 def test_dialect_changes_only_actions_and_marker() -> None:
     sail, board, debark = build_dialect("ferry", 0, seed=1).rewrites
-    swapped = (sail._replace(reversed=True), board._replace(name="debark"), debark._replace(name="board"))
-    dialect = Dialect("ferry", 3, swapped)
+    rewrites = (sail._replace(reversed=True), board._replace(name="debark"), debark._replace(name="board"))
+    dialect = Dialect("ferry", 3, rewrites)
     assert dialect.translate_plan(
         ["(sail l1 l2)", "(BOARD c1 l2)", "(debark c1 l2)", "(fly c1)", "((sail l1 l2)", ""]
     ) == [*("(sail l2 l1)", "(debark c1 l2)", "(board c1 l2)", "(fly c1)", "((sail l1 l2)", "")]
@@ -197,10 +200,10 @@ def test_problems_are_distributed_evenly_over_dialects(project: Path, small: Cal
     assert all(verdict.success for verdict in task.judge([(record, record.response) for record in records]))
     split_stage.run(params)
     folder = paths.results().split
-    kept = [record for split in paths.SPLITS for record in read_records(folder / f"{split}.jsonl")]
-    assert len(kept) == len(records) == len(hashes)
-    for record in kept:
-        examples = sample_examples(record, kept, 20, "seed")
+    split_records = [record for split in paths.SPLITS for record in read_records(folder / f"{split}.jsonl")]
+    assert len(split_records) == len(records) == len(hashes)
+    for record in split_records:
+        examples = sample_examples(record, split_records, 20, "seed")
         assert len(examples) == 3
         assert {example.meta.domain_file for example in examples} == {record.meta.domain_file}
 

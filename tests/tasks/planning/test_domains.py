@@ -59,11 +59,11 @@ def test_constraints_are_often_ones_that_the_plan_without_them_violates(domain: 
         instance = sample_open_instance(domain, seed)
         plan = find_plan(domain, instance)
         assert plan
-        constrained = constrain_instance(Random(seed), domain, instance, plan)
-        if constrained is None:
+        result = constrain_instance(Random(seed), domain, instance, plan)
+        if result is None:
             continue
-        verifier = PlanVerifier(build_problem(domain, constrained[0]))
-        assert verifier.verify(constrained[1]).label is Label.SUCCESS
+        verifier = PlanVerifier(build_problem(domain, result[0]))
+        assert verifier.verify(result[1]).label is Label.SUCCESS
         labels[verifier.verify(plan).label] += 1
     assert labels.total() > 50
     assert labels[Label.SAFETY] > labels.total() / 3
@@ -72,29 +72,34 @@ def test_constraints_are_often_ones_that_the_plan_without_them_violates(domain: 
 
 def test_a_problem_whose_constraint_no_plan_of_the_rule_satisfies_has_no_plan() -> None:
     instance = KNOWN_DOMAINS["delivery"].generate(Random(1), {"width": 1, "height": 3, "packages": 1})
-    blocked = Instance(
+    blocked_instance = Instance(
         "blocked",
         instance.objects,
         (*(atom for atom in instance.init if atom[0] != "at"), ("at", "truck", "x0y0"), ("at", "p1", "x0y0")),
         (("at", "p1", "x0y2"),),
     )
-    assert find_plan("delivery", blocked)
+    assert find_plan("delivery", blocked_instance)
     assert (
-        find_plan("delivery", Instance(**vars(blocked) | {"constraints": ("(always (not (at truck x0y1)))",)})) is None
+        find_plan("delivery", Instance(**vars(blocked_instance) | {"constraints": ("(always (not (at truck x0y1)))",)}))
+        is None
     )
 
 
 @pytest.mark.parametrize("domain", KNOWN_DOMAINS)
 def test_every_fact_and_action_of_a_generated_problem_can_occur(domain: str) -> None:
-    known, impossible = KNOWN_DOMAINS[domain], 0
+    known_domain, impossible = KNOWN_DOMAINS[domain], 0
     for seed in range(10):
         instance = sample_open_instance(domain, seed)
         problem = build_problem(domain, instance)
-        assert all(map(known.can_occur, (*instance.init, *instance.goal)))
-        assert all(known.can_occur(tuple(line.strip("()").split())) for line in find_plan(domain, instance) or [])
+        assert all(map(known_domain.can_occur, (*instance.init, *instance.goal)))
+        assert all(
+            known_domain.can_occur(tuple(line.strip("()").split())) for line in find_plan(domain, instance) or []
+        )
         grounding = ground_problem(problem).grounding
-        assert all(known.can_occur(atom) for atom in grounding.decode_state(ground_problem(problem).initial_facts))
-        impossible += sum(not known.can_occur(("move", *pair)) for pair in product(instance.objects, repeat=2))
+        assert all(
+            known_domain.can_occur(atom) for atom in grounding.decode_state(ground_problem(problem).initial_facts)
+        )
+        impossible += sum(not known_domain.can_occur(("move", *pair)) for pair in product(instance.objects, repeat=2))
     assert impossible
 
 
@@ -139,15 +144,15 @@ def test_names_follow_the_structure_of_grid_path_and_grippers() -> None:
     assert names is not None
     assert {names["west"], names["east"]} == {"rgripper1", "lgripper1"}
     assert {names["up"], names["down"]} == {"rgripper2", "lgripper2"}
-    shared = {("free", robot, "hand") for robot in ("anna", "bert")}
-    assert KNOWN_DOMAINS["grippers"].name_objects({**objects, "gripper": ["hand"]}, shared) is None
+    shared_hands = {("free", robot, "hand") for robot in ("anna", "bert")}
+    assert KNOWN_DOMAINS["grippers"].name_objects({**objects, "gripper": ["hand"]}, shared_hands) is None
 
 
 @pytest.mark.parametrize("domain", KNOWN_DOMAINS)
-def test_default_problems_have_a_range_of_difficulty(shipped: PlanningParams, domain: str) -> None:
-    instances = list(generate_instances(shipped, domain))
+def test_default_problems_have_a_range_of_difficulty(shipped_params: PlanningParams, domain: str) -> None:
+    instances = list(generate_instances(shipped_params, domain))
     files = [f"{instance.name}.pddl" for instance in instances]
-    scores = np.array([parse_difficulty(file, shipped.difficulty[domain]) for file in files], dtype=float)
+    scores = np.array([parse_difficulty(file, shipped_params.difficulty[domain]) for file in files], dtype=float)
     p40, p80 = np.percentile(scores, [40, 80])
     shares = [np.mean(scores <= p40), np.mean((scores > p40) & (scores <= p80)), np.mean(scores > p80)]
     assert min(shares) >= 0.1

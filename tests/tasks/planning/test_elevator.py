@@ -33,9 +33,9 @@ SEEDS = st.integers(0, 10**6)
 def constrain(instance: Instance, seed: int) -> tuple[Instance, list[str]]:
     plan = find_plan("elevator", instance)
     assert plan
-    constrained = constrain_instance(Random(seed), "elevator", instance, plan)
-    assert constrained
-    return constrained
+    result = constrain_instance(Random(seed), "elevator", instance, plan)
+    assert result
+    return result
 
 
 @given(SEEDS, SIZES)
@@ -58,8 +58,8 @@ def test_a_constrained_problem_has_a_plan_that_the_plain_rule_often_misses(seed:
 
 def test_some_constraints_change_the_plan() -> None:
     instances = [elevator.generate(Random(seed), {"floors": 4, "passengers": 3}) for seed in range(40)]
-    changed = sum(constrain(instance, 1)[1] != find_plan("elevator", instance) for instance in instances)
-    assert changed > 20
+    change_num = sum(constrain(instance, 1)[1] != find_plan("elevator", instance) for instance in instances)
+    assert change_num > 20
 
 
 def test_val_agrees_on_plans_and_their_prefixes(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_val_agrees_on_plans_and_their_prefixes(tmp_path: Path) -> None:
     assert {Label.SUCCESS, Label.GOAL, Label.PRECONDITION} <= set(labels)
 
 
-def test_shipped_models_do_not_know_it(shipped: PlanningParams) -> None:
+def test_shipped_models_do_not_know_it(shipped_params: PlanningParams) -> None:
     assert set(GENERATED_DOMAINS) - set(KNOWN_DOMAINS) == {"elevator"}
-    for instance in generate_instances(shipped, "elevator"):
+    for instance in generate_instances(shipped_params, "elevator"):
         assert translate_problem(build_problem("elevator", instance)) is None

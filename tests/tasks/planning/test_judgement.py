@@ -29,10 +29,10 @@ def test_plan_is_taken_from_the_text_and_judged(files: tuple[Path, Path]) -> Non
     assert (verdict.label, verdict.reward, verdict.success) == ("success_plans", 1.0, True)
     assert verdict.plan == "(light)\n(fade)"
     assert verdict.outcome == Outcome(Label.SUCCESS, 2, None, 2, 2)
-    failed = judge_text(*files, "(fade)\n(light)", 10)
-    assert (failed.label, failed.plan) == ("precondition_violation", "(fade)\n(light)")
-    assert failed.reward == pytest.approx(-0.45)
-    assert failed.detail == "(fade): unsatisfied precondition: (Set (on) to true)"
+    failed_verdict = judge_text(*files, "(fade)\n(light)", 10)
+    assert (failed_verdict.label, failed_verdict.plan) == ("precondition_violation", "(fade)\n(light)")
+    assert failed_verdict.reward == pytest.approx(-0.45)
+    assert failed_verdict.detail == "(fade): unsatisfied precondition: (Set (on) to true)"
 
 
 def test_text_without_a_plan_is_a_format_error(files: tuple[Path, Path]) -> None:

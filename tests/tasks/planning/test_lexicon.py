@@ -106,18 +106,18 @@ def test_copies_under_other_names_are_stated_in_the_words_of_the_generated_domai
     assert not set(problem.objects) & set(original.objects)
     lexicon = build_lexicon(problem)
     assert lexicon.translation is not None
-    stated = lexicon.translation.problem
-    assert Counter(stated.objects.values()) == Counter(original.objects.values())
-    assert hash_problem(stated) == hash_problem(original)  # the same problem but for the names of objects
-    assert lexicon.header + lexicon.text == render_compact_problem(stated)
+    translated_problem = lexicon.translation.problem
+    assert Counter(translated_problem.objects.values()) == Counter(original.objects.values())
+    assert hash_problem(translated_problem) == hash_problem(original)  # the same problem but for the names of objects
+    assert lexicon.header + lexicon.text == render_compact_problem(translated_problem)
     assert lexicon.text == build_lexicon(original).text  # so the model's answer is the same, too
     own_plan = "\n".join(copy.translate_plan(plan))
     completion = lexicon.encode_plan(own_plan)
     assert_is_in_vocabulary(lexicon.text + completion)
-    assert verify_plan(stated, completion.split("\n")).label is Label.SUCCESS
+    assert verify_plan(translated_problem, completion.split("\n")).label is Label.SUCCESS
     assert verify_plan(problem, lexicon.decode_plan(completion).split("\n")).label is Label.SUCCESS
     assert lexicon.decode_plan(completion) == own_plan
-    assert [render_formula(goal) for goal in stated.goal] == [
+    assert [render_formula(goal) for goal in translated_problem.goal] == [
         f"({' '.join([atom[0], *(lexicon.objects[copy.objects[word]] for word in atom[1:])])})"
         for atom in instance.goal
     ]  # in the file's order
@@ -130,9 +130,9 @@ def test_generated_problems_keep_their_names_where_these_are_drawn_for_training(
     rng = Random(seed)
     instance, plan = sample_solved(rng, domain, largest=12)
     problem = build_problem(domain, instance)
-    for named in (problem, rename_problem(problem, sample_object_names(problem, rng))):
-        lexicon = build_lexicon(named, canonical=False)
-        assert lexicon.header + lexicon.text == render_compact_problem(named)
+    for named_problem in (problem, rename_problem(problem, sample_object_names(problem, rng))):
+        lexicon = build_lexicon(named_problem, canonical=False)
+        assert lexicon.header + lexicon.text == render_compact_problem(named_problem)
     assert build_lexicon(problem, canonical=False).encode_plan("\n".join(plan)) == "\n".join(plan)
 
 
@@ -196,12 +196,12 @@ FOREIGN_PROBLEMS = {
 }  # problem and plan as other generators write them (tests/foreign_domains), and the plan in a generated domain's words
 
 
-@pytest.mark.parametrize("known", FOREIGN_PROBLEMS)
-def test_problems_of_other_generators_match(known: str, tmp_path: Path) -> None:
-    domain_text, (text, plan, expected) = read_foreign(known), FOREIGN_PROBLEMS[known]
+@pytest.mark.parametrize("domain", FOREIGN_PROBLEMS)
+def test_problems_of_other_generators_match(domain: str, tmp_path: Path) -> None:
+    domain_text, (text, plan, expected) = read_foreign(domain), FOREIGN_PROBLEMS[domain]
     problem = parse_problem(text, parse_domain(domain_text))
     lexicon = build_lexicon(problem, canonical=False)
-    assert lexicon.text.startswith(f"{known}\nobjects ")
+    assert lexicon.text.startswith(f"{domain}\nobjects ")
     assert lexicon.translation is not None
     completion = lexicon.encode_plan(plan)
     assert completion == expected
@@ -288,31 +288,33 @@ def iter_near_misses(domain: Domain) -> Iterator[Domain]:
     """Yield copies of a domain that lack one precondition, one effect or one action, or have one too many."""
     for name, action in domain.actions.items():
         parts, (effect,) = list(iter_conjuncts(action.precondition)), action.effects
-        changed = [
+        changed_actions = [
             replace(action, precondition=And((*parts[:i], *parts[i + 1 :])))
             for i, part in enumerate(parts)
             if "=" not in render_formula(part)
         ]
-        for kind in ("adds", "deletes"):
-            atoms = getattr(effect, kind)
+        for field in ("adds", "deletes"):
+            atoms = getattr(effect, field)
             for i in range(len(atoms)):
-                changed.append(replace(action, effects=(replace(effect, **{kind: atoms[:i] + atoms[i + 1 :]}),)))
-        changed.append(replace(action, effects=(effect, Effect(adds=effect.adds, condition=parts[0]))))
-        changed.append(replace(action, parameters=(*action.parameters, ("?extra", action.parameters[0][1]))))
-        for other in changed:
+                changed_actions.append(
+                    replace(action, effects=(replace(effect, **{field: atoms[:i] + atoms[i + 1 :]}),))
+                )
+        changed_actions.append(replace(action, effects=(effect, Effect(adds=effect.adds, condition=parts[0]))))
+        changed_actions.append(replace(action, parameters=(*action.parameters, ("?extra", action.parameters[0][1]))))
+        for other in changed_actions:
             yield replace(domain, actions={**domain.actions, name: other})
         yield replace(domain, actions={key: value for key, value in domain.actions.items() if key != name})
         yield replace(domain, actions={**domain.actions, "again": replace(action, name="again")})
 
 
-@pytest.mark.parametrize("known", KNOWN_DOMAINS)
-def test_near_misses_do_not_match(known: str) -> None:
-    domain = load_generated_domain(known)
-    assert [match.known for match in match_domain(domain)] == [known]
-    misses = list(iter_near_misses(domain))
-    assert len(misses) > 20
-    for miss in misses:
-        assert not match_domain(miss)
+@pytest.mark.parametrize("name", KNOWN_DOMAINS)
+def test_near_misses_do_not_match(name: str) -> None:
+    domain = load_generated_domain(name)
+    assert [match.known for match in match_domain(domain)] == [name]
+    near_misses = list(iter_near_misses(domain))
+    assert len(near_misses) > 20
+    for near_miss in near_misses:
+        assert not match_domain(near_miss)
 
 
 @pytest.mark.parametrize("condition", ["(= ?from ?to)", "(not (= ?from ?from))", "(not (= ?to harbour))"])
@@ -329,18 +331,18 @@ def test_further_preconditions_do_not_match(condition: str) -> None:
     further = "(:predicates (open) (paved ?a ?b - cell) (route ?t - truck ?a ?b - cell)"
     text = load_domain_text("delivery").replace("(:predicates", further)
     assert match_domain(parse_domain(text))
-    changed = text.replace("(adjacent ?from ?to))", f"(adjacent ?from ?to) {condition})")
-    assert changed != text
-    assert not match_domain(parse_domain(changed))
+    changed_text = text.replace("(adjacent ?from ?to))", f"(adjacent ?from ?to) {condition})")
+    assert changed_text != text
+    assert not match_domain(parse_domain(changed_text))
 
 
 def test_effects_exchanged_between_parameters_do_not_match() -> None:
     text = load_domain_text("ferry")
-    swapped = text.replace(
+    swapped_text = text.replace(
         ":effect (and (at-ferry ?to) (not (at-ferry ?from)))", ":effect (and (at-ferry ?from) (not (at-ferry ?to)))"
     )
-    assert swapped != text
-    assert not match_domain(parse_domain(swapped))
+    assert swapped_text != text
+    assert not match_domain(parse_domain(swapped_text))
 
 
 # Unknown domains.
@@ -494,8 +496,8 @@ def test_translation_commutes_with_plan_extraction(completion: str) -> None:
             parse_domain(WORKSHOP.replace("darken", "a9")),
         )
     )
-    plan, translated = extract_plan(completion), extract_plan(lexicon.decode_plan(completion))
-    assert translated == (plan and lexicon.decode_plan("\n".join(plan)).split("\n"))
+    plan, translated_plan = extract_plan(completion), extract_plan(lexicon.decode_plan(completion))
+    assert translated_plan == (plan and lexicon.decode_plan("\n".join(plan)).split("\n"))
 
 
 @settings(max_examples=300)
@@ -557,9 +559,9 @@ def test_evaluation_keeps_completions_and_judges_plans_in_the_users_names(
         return {"input_ids": [len(word) for word in text.split()]}
 
     for in_process in (True, False):
-        (judged,) = scoring.complete_and_judge(task, None, tokenize, [prompt], params, in_process=in_process)
-        assert judged.completion == completion != judged.verdict.plan
-        assert (judged.verdict.success, judged.verdict.plan) == (True, record.response)
+        (judged_completion,) = scoring.complete_and_judge(task, None, tokenize, [prompt], params, in_process=in_process)
+        assert judged_completion.completion == completion != judged_completion.verdict.plan
+        assert (judged_completion.verdict.success, judged_completion.verdict.plan) == (True, record.response)
 
 
 def test_literal_names(ferry: tuple[Path, Record], small: Callable[..., Params]) -> None:
@@ -573,21 +575,23 @@ def test_literal_names(ferry: tuple[Path, Record], small: Callable[..., Params])
 
 def test_examples_have_the_words_of_the_problem(project: Path, small: Callable[..., Params]) -> None:
     domain_text, (text, plan, _) = read_foreign("ferry"), FOREIGN_PROBLEMS["ferry"]
-    known = write_problem(project, "known", domain_text, text, plan)
-    unknown = write_problem(project, "unknown", domain_text, text.replace("(car c0)", "(car c0) (location c0)"), plan)
+    known_record = write_problem(project, "known", domain_text, text, plan)
+    unknown_record = write_problem(
+        project, "unknown", domain_text, text.replace("(car c0)", "(car c0) (location c0)"), plan
+    )
     task: Task = load_task(small(), project)
     header = build_lexicon(parse_problem(text, parse_domain(domain_text)), neutral=True).header
-    alone = str(task.prompt(unknown, []))
-    assert alone.startswith(header)
-    both = str(task.prompt(unknown, [known, unknown]))
+    bare_prompt = str(task.prompt(unknown_record, []))
+    assert bare_prompt.startswith(header)
+    both = str(task.prompt(unknown_record, [known_record, unknown_record]))
     assert both.startswith(header)
     assert both.count("actions\n") == 1
-    assert both.endswith(alone.removeprefix(header))
+    assert both.endswith(bare_prompt.removeprefix(header))
     list_tokens(both.replace("<end>", ""))
-    mixed = str(task.prompt(known, [known, unknown, unknown]))
-    assert mixed.startswith("ferry\n")
-    assert mixed.endswith(str(task.prompt(known, [])))
-    assert mixed.count("actions\n") == 1
+    known_prompt = str(task.prompt(known_record, [known_record, unknown_record, unknown_record]))
+    assert known_prompt.startswith("ferry\n")
+    assert known_prompt.endswith(str(task.prompt(known_record, [])))
+    assert known_prompt.count("actions\n") == 1
 
 
 def test_problems_with_too_many_symbols_raise(project: Path, small: Callable[..., Params]) -> None:

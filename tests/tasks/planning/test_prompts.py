@@ -74,11 +74,11 @@ def test_built_in_prompts_are_word_for_word_those_before_templates(
     for example, example_text in zip(examples, texts, strict=True):
         expected.append({"role": "user", "content": f"Problem:\n{example_text.strip()}\n\nPlan:"})
         expected.append({"role": "assistant", "content": task.reference_completion(example)})
-    renamed = rename_problem_text(text, renaming).strip()
-    expected.append({"role": "user", "content": f"Problem:\n{renamed}\n\nPlan:"})
-    shipped = SHIPPED.prompt.template
-    assert shipped is not None
-    assert render(root, problem, examples, renaming, template=ROOT / shipped if is_named else None) == expected
+    renamed_text = rename_problem_text(text, renaming).strip()
+    expected.append({"role": "user", "content": f"Problem:\n{renamed_text}\n\nPlan:"})
+    template = SHIPPED.prompt.template
+    assert template is not None
+    assert render(root, problem, examples, renaming, template=ROOT / template if is_named else None) == expected
 
 
 def test_facts_are_those_of_compact_prompts_in_the_prompts_names(root: Path, records: list[Record]) -> None:
@@ -107,23 +107,23 @@ def test_a_template_has_the_records_own_prompt_and_constraints(
     turn = f"{{% block user %}}{{{{ domain_name }}}}: {{{{ prompt }}}}{constraints}{{% endblock %}}"
     template = write_template(tmp_path, turn)
     texts = {record.id: (root / record.meta.problem_file).read_text() for record in records}
-    free = next(record for record in records if "(:constraints" not in texts[record.id])
-    constrained = next(record for record in records if "(:constraints" in texts[record.id])
-    worded = free.model_copy(update={"prompt": "Ship all cars."})
-    assert render(root, worded, [], template=template)[0]["content"] == f"{free.domain}: Ship all cars."
-    lines = render_compact_problem(load_task(build_params(), root)._load(constrained)).splitlines()
-    expected = f"{constrained.prompt} ({lines[-2].removeprefix('constraints ')})"
-    assert render(root, constrained, [], template=template)[0]["content"].endswith(expected)
+    free_record = next(record for record in records if "(:constraints" not in texts[record.id])
+    constrained_record = next(record for record in records if "(:constraints" in texts[record.id])
+    worded_record = free_record.model_copy(update={"prompt": "Ship all cars."})
+    assert render(root, worded_record, [], template=template)[0]["content"] == f"{free_record.domain}: Ship all cars."
+    lines = render_compact_problem(load_task(build_params(), root)._load(constrained_record)).splitlines()
+    expected = f"{constrained_record.prompt} ({lines[-2].removeprefix('constraints ')})"
+    assert render(root, constrained_record, [], template=template)[0]["content"].endswith(expected)
 
 
 def test_a_prompt_with_renamed_objects_is_refused(root: Path, records: list[Record], tmp_path: Path) -> None:
     template = write_template(tmp_path, "{% block user %}{{ prompt }}{% endblock %}")
     task = load_task(build_params(), root)
     problem, renaming = next((r, names) for r in records if (names := task.draw_renaming(r, "seed")))
-    worded = problem.model_copy(update={"prompt": f"Move {next(iter(renaming)).upper()}."})
-    assert render(root, worded, [], template=template)
+    worded_record = problem.model_copy(update={"prompt": f"Move {next(iter(renaming)).upper()}."})
+    assert render(root, worded_record, [], template=template)
     with pytest.raises(PromptTemplateError, match=r"which is renamed; fix: set sft\.renaming"):
-        render(root, worded, [], renaming, template=template)
+        render(root, worded_record, [], renaming, template=template)
 
 
 def test_pddl_that_only_val_reads_has_no_facts(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def build_violation(label: Label, step: int, size: int) -> Outcome:
     return Outcome(label, size, failing_step=step, goals_total=2)
 
 
-def build_missed_goal(satisfied: int, total: int, size: int = 3) -> Outcome:
-    return Outcome(Label.GOAL, size, goals_satisfied=satisfied, goals_total=total)
+def build_missed_goal(goals_satisfied: int, goals_total: int, size: int = 3) -> Outcome:
+    return Outcome(Label.GOAL, size, goals_satisfied=goals_satisfied, goals_total=goals_total)
 
 
 @st.composite
@@ -76,16 +76,16 @@ def test_a_later_failure_is_better(label: Label, size: int, data: st.DataObject)
 
 @given(SIZES)
 def test_more_goals_are_better(total: int) -> None:
-    rewards = [compute_reward(build_missed_goal(satisfied, total)) for satisfied in range(total)]
+    rewards = [compute_reward(build_missed_goal(goals_satisfied, total)) for goals_satisfied in range(total)]
     assert rewards == sorted(set(rewards))
 
 
 def test_verdict_holds_outcome_and_plan() -> None:
-    missed = Outcome(Label.GOAL, 2, goals_satisfied=1, goals_total=2, detail="missing: (on a b)")
-    verdict = build_verdict(missed, ["(a)", "(b)"])
-    assert verdict == Verdict("goal_not_satisfied", -0.15, False, "missing: (on a b)", "(a)\n(b)", missed)
-    solved = Outcome(Label.SUCCESS, 0)
-    assert build_verdict(solved, []) == Verdict("success_plans", 1.0, True, "", "", solved)
+    missed_outcome = Outcome(Label.GOAL, 2, goals_satisfied=1, goals_total=2, detail="missing: (on a b)")
+    verdict = build_verdict(missed_outcome, ["(a)", "(b)"])
+    assert verdict == Verdict("goal_not_satisfied", -0.15, False, "missing: (on a b)", "(a)\n(b)", missed_outcome)
+    success_outcome = Outcome(Label.SUCCESS, 0)
+    assert build_verdict(success_outcome, []) == Verdict("success_plans", 1.0, True, "", "", success_outcome)
 
 
 GOAL, STEP = "a missed goal needs 0 <= goals satisfied < goals", "a violation needs 1 <= failing step <= plan size"

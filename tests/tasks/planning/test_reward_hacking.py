@@ -408,17 +408,17 @@ class Verifiers:
     def _run_val(self, name: str, plan: str) -> Outcome:
         return val.validate(self.folder / f"{name}-domain.pddl", self.folder / f"{name}.pddl", plan)
 
-    def check(self, record: Record, completion: str, plan: list[str] | None, judged: Verdict) -> Verdict:
+    def check(self, record: Record, completion: str, plan: list[str] | None, val_verdict: Verdict) -> Verdict:
         """Check the rule of this module on one completion; return the in-process verdict."""
-        verified = self.task.verify(record, completion)
-        assert select_compared_fields(verified) == select_compared_fields(judged)
+        verdict = self.task.verify(record, completion)
+        assert select_compared_fields(verdict) == select_compared_fields(val_verdict)
         if plan is None:
-            assert (verified.label, verified.reward) == (Label.FORMAT, -1)
-            return verified
+            assert (verdict.label, verdict.reward) == (Label.FORMAT, -1)
+            return verdict
         by_val = self.run_val(record.domain, "\n".join(plan))
-        assert (verified.label, verified.reward) == (by_val.label, compute_reward(by_val))
-        assert (verified.reward > 0) == verified.success == (by_val.label == Label.SUCCESS)
-        return verified
+        assert (verdict.label, verdict.reward) == (by_val.label, compute_reward(by_val))
+        assert (verdict.reward > 0) == verdict.success == (by_val.label == Label.SUCCESS)
+        return verdict
 
 
 def select_compared_fields(verdict: Verdict) -> tuple[object, ...]:
@@ -428,8 +428,8 @@ def select_compared_fields(verdict: Verdict) -> tuple[object, ...]:
 
 
 @pytest.fixture(scope="module")
-def verifiers(shipped: Params, tmp_path_factory: pytest.TempPathFactory) -> Verifiers:
-    return Verifiers(shipped, tmp_path_factory.mktemp("problems"))
+def verifiers(shipped_params: Params, tmp_path_factory: pytest.TempPathFactory) -> Verifiers:
+    return Verifiers(shipped_params, tmp_path_factory.mktemp("problems"))
 
 
 @pytest.fixture(scope="module")
@@ -438,15 +438,15 @@ def tower(verifiers: Verifiers) -> Record:
 
 
 @pytest.fixture(scope="module")
-def ordered(verifiers: Verifiers) -> Record:
+def ordered_tower(verifiers: Verifiers) -> Record:
     return verifiers.write_problem("ordered", load_domain_text("blocksworld"), ORDERED)
 
 
 @pytest.fixture(scope="module")
-def get_val_verdict(verifiers: Verifiers, tower: Record, ordered: Record) -> Callable[[Record, str], Verdict]:
+def get_val_verdict(verifiers: Verifiers, tower: Record, ordered_tower: Record) -> Callable[[Record, str], Verdict]:
     """Return a function that gives VAL's verdict on a completion of `CASES`; all are judged at once."""
     completions = list(dict.fromkeys(case.values[0] for case in CASES))
-    pairs = [(record, completion) for record in (tower, ordered) for completion in completions]
+    pairs = [(record, completion) for record in (tower, ordered_tower) for completion in completions]
     verdicts = verifiers.task.judge(pairs)
     by_completion = {(record.domain, text): verdict for (record, text), verdict in zip(pairs, verdicts, strict=True)}
     return lambda record, completion: by_completion[record.domain, completion]
@@ -456,20 +456,20 @@ def get_val_verdict(verifiers: Verifiers, tower: Record, ordered: Record) -> Cal
 def test_only_a_valid_plan_is_rewarded(
     verifiers: Verifiers,
     tower: Record,
-    ordered: Record,
+    ordered_tower: Record,
     get_val_verdict: Callable[[Record, str], Verdict],
     completion: str,
     plan: list[str] | None,
 ) -> None:
     assert extract_plan(completion) == plan
-    for record in (tower, ordered):
+    for record in (tower, ordered_tower):
         verifiers.check(record, completion, plan, get_val_verdict(record, completion))
 
 
 def test_cases_cover_every_label(
-    tower: Record, ordered: Record, get_val_verdict: Callable[[Record, str], Verdict]
+    tower: Record, ordered_tower: Record, get_val_verdict: Callable[[Record, str], Verdict]
 ) -> None:
-    labels = {get_val_verdict(record, case.values[0]).label for case in CASES for record in (tower, ordered)}
+    labels = {get_val_verdict(record, case.values[0]).label for case in CASES for record in (tower, ordered_tower)}
     assert labels == set(Label)
 
 
@@ -554,8 +554,8 @@ def test_harmless_steps_do_not_raise_the_class_of_a_plan(
     verifiers: Verifiers, tower: Record, end: list[str], worst: float, best: float
 ) -> None:
     plans = [IDLE * times + end for times in (0, 1, 10, 1000)]
-    judged = verifiers.task.judge([(tower, "\n".join(plan)) for plan in plans])
-    for plan, by_val in zip(plans, judged, strict=True):
+    verdicts = verifiers.task.judge([(tower, "\n".join(plan)) for plan in plans])
+    for plan, by_val in zip(plans, verdicts, strict=True):
         verdict = verifiers.check(tower, "\n".join(plan), plan, by_val)
         assert worst <= verdict.reward <= best + 1e-12
 
@@ -621,10 +621,10 @@ def draw_spliced_plan(draw: st.DrawFn) -> str:
 @settings(max_examples=150, deadline=None)
 @given(completion=draw_spliced_plan())
 def test_junk_around_a_plan_does_not_raise_the_reward(
-    verifiers: Verifiers, tower: Record, ordered: Record, completion: str
+    verifiers: Verifiers, tower: Record, ordered_tower: Record, completion: str
 ) -> None:
     plan = extract_plan(completion)
-    for record in (tower, ordered):
+    for record in (tower, ordered_tower):
         verdict = verifiers.task.verify(record, completion)
         by_val = None if plan is None else verifiers.run_val(record.domain, "\n".join(plan))
         assert verdict.success == (verdict.reward > 0) == (by_val is not None and by_val.label == Label.SUCCESS)

@@ -62,8 +62,8 @@ class RayTask:
             VerifierError: as the task's own `judge`, or a Ray task lost its worker too often.
         """
         chunks = split_into_chunks(pairs)
-        shared = [self.ray.put(each) for each in (get_installation(), _limit_to_one_worker(self.params))]
-        calls = ((*shared, str(self.root), build_chunk([pairs[i] for i in chunk], self.root)) for chunk in chunks)
+        object_refs = [self.ray.put(each) for each in (get_installation(), _limit_to_one_worker(self.params))]
+        calls = ((*object_refs, str(self.root), build_chunk([pairs[i] for i in chunk], self.root)) for chunk in chunks)
         verdicts: dict[int, Verdict] = {}
         with tqdm(total=len(pairs), desc="verdicts", unit="plan") as bar:
             try:
@@ -109,10 +109,10 @@ def generate_records(params: Params, units: Sequence[str], folder: Path, ray: An
         ClusterError: a unit lost its worker too often.
         ParamsError and the task's own errors, as on one machine.
     """
-    shared = [ray.put(each) for each in (get_installation(), params)]
+    object_refs = [ray.put(each) for each in (get_installation(), params)]
     records: dict[int, list[Record]] = {}
     with tqdm(total=len(units), desc="problems", unit="unit") as bar:
-        for number, (unit_records, files) in run_remote(ray, generate_unit, ((*shared, unit) for unit in units)):
+        for number, (unit_records, files) in run_remote(ray, generate_unit, ((*object_refs, unit) for unit in units)):
             for name, content in files.items():
                 with replace_atomic(folder / name) as partial:
                     partial.write_bytes(content)
@@ -136,11 +136,11 @@ def run_remote(ray: Any, function: Callable[..., Any], calls: Iterable[Sequence[
         Exception: the error that the function raised; no further call is started.
     """
     remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(function)
-    numbered, in_flight = enumerate(calls), dict[Any, int]()
+    numbered_calls, in_flight = enumerate(calls), dict[Any, int]()
     try:
         while True:
             room = 2 * max(1, round(ray.cluster_resources().get("CPU", 0))) - len(in_flight)
-            in_flight |= {remote.remote(*call): number for number, call in islice(numbered, max(0, room))}
+            in_flight |= {remote.remote(*call): number for number, call in islice(numbered_calls, max(0, room))}
             if not in_flight:
                 return
             ready, _ = ray.wait(list(in_flight), num_returns=1)
@@ -161,8 +161,8 @@ def _get_result(ray: Any, reference: Any) -> Any:
 
 def split_into_chunks(pairs: Sequence[Pair]) -> list[list[int]]:
     """Indices of pairs in chunks of `CHUNK_SIZE`; sorted by problem, so that VAL parses most problems only once."""
-    ordered = sorted(range(len(pairs)), key=lambda index: list_files(pairs[index]))
-    return [ordered[start : start + CHUNK_SIZE] for start in range(0, len(ordered), CHUNK_SIZE)]
+    order = sorted(range(len(pairs)), key=lambda index: list_files(pairs[index]))
+    return [order[start : start + CHUNK_SIZE] for start in range(0, len(order), CHUNK_SIZE)]
 
 
 def build_chunk(pairs: Sequence[Pair], root: Path) -> Chunk:

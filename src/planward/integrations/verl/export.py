@@ -168,9 +168,9 @@ def _check_schedule(schedule: Sequence[Row], records: Sequence[Record], params: 
 def _check_references(task: Task, records: Sequence[Record]) -> None:
     """Raise ValueError, naming problems, if the reward function would not accept a reference completion."""
     pairs = ((record, task.reference_completion(record)) for record in records)
-    failed = [record.id for record, completion in pairs if not task.verify(record, completion, NO_RENAMING).success]
-    if failed:
-        raise ValueError(f"{len(failed)} reference completion(s) fail, of problems {', '.join(failed[:5])}")
+    failed_ids = [record.id for record, completion in pairs if not task.verify(record, completion, NO_RENAMING).success]
+    if failed_ids:
+        raise ValueError(f"{len(failed_ids)} reference completion(s) fail, of problems {', '.join(failed_ids[:5])}")
 
 
 def _copy_weights(cluster: ClusterConfig, base: Path, out: Path) -> str:
@@ -234,17 +234,17 @@ def _compute_digest(params: Params, cluster: ClusterConfig, records: Sequence[Re
 
     With `grpo.extendable`, the number of steps is left out. GPUs count, since a checkpoint holds one shard for each.
     """
-    ignored = {"steps"} if params.grpo.extendable else set[str]()
+    ignored_keys = {"steps"} if params.grpo.extendable else set[str]()
     identity = {
         "seed": params.seed,
         "prompt": identify_prompts(params.prompt),
         "model": params.model.model_dump(mode="json"),
-        "grpo": params.grpo.model_dump(mode="json", exclude={"save_steps", *ignored}),
+        "grpo": params.grpo.model_dump(mode="json", exclude={"save_steps", *ignored_keys}),
         "phases": params.model_dump(mode="json", include={"curriculum", "curriculum_by_domain"}),
         "gpus": [cluster.nodes, cluster.gpus_per_node],
         "records": [record.model_dump(mode="json") for record in records],
     }
-    files = [*sorted(base.glob("*.safetensors")), *([] if ignored else [folder / TRAIN_FILE])]
+    files = [*sorted(base.glob("*.safetensors")), *([] if ignored_keys else [folder / TRAIN_FILE])]
     digest = sha256(json.dumps(identity, sort_keys=True).encode())
     for file in files:
         with file.open("rb") as data:

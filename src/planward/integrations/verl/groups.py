@@ -18,9 +18,9 @@ class CompleteGroupsBuffer(ReplayBuffer):
 
     def _sync_metadata_from_transfer_queue(self) -> None:
         super()._sync_metadata_from_transfer_queue()
-        failed = {partition: len(keys) for partition, keys in self.failure_keys.items() if keys}
-        if failed:
-            counts = ", ".join(f"{count} of {partition}" for partition, count in sorted(failed.items()))
+        failure_counts = {partition: len(keys) for partition, keys in self.failure_keys.items() if keys}
+        if failure_counts:
+            counts = ", ".join(f"{count} of {partition}" for partition, count in sorted(failure_counts.items()))
             raise GroupFailed(
                 f"prompts whose completions could not all be generated and judged: {counts}; "
                 "fix: search the workers' logs for 'Error in _run_prompt'"

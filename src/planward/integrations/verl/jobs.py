@@ -98,15 +98,15 @@ def follow_job(client: Any, job: str, print_text: Print) -> tuple[str, str]:
     Raises:
         ClusterUnavailable: the cluster no longer answers.
     """
-    printed = 0  # characters of the log
+    num_printed = 0  # characters of the log
 
     async def stream_log() -> None:
-        nonlocal printed
-        received = 0
+        nonlocal num_printed
+        num_received = 0
         async for text in client.tail_job_logs(job):
-            fresh = text[max(printed - received, 0) :]
-            received += len(text)
-            printed = max(printed, received)
+            fresh = text[max(num_printed - num_received, 0) :]
+            num_received += len(text)
+            num_printed = max(num_printed, num_received)
             print_text(fresh)
 
     while True:

@@ -32,10 +32,10 @@ def list_ablation_findings(table: pd.DataFrame) -> list[str]:
 
 def build_ablation_table(table: pd.DataFrame, ablations: AblationsConfig) -> Table | None:
     """The default and the variants, all numbers of worked examples pooled; None where no variant was run."""
-    pooled = _select_pooled(table)
-    if pooled.empty:
+    pooled_rows = _select_pooled(table)
+    if pooled_rows.empty:
         return None
-    default = next(pooled.itertuples())
+    default = next(pooled_rows.itertuples())
     rows: list[list[Any]] = [
         [
             f"{format_method('grpo')}, default",
@@ -43,7 +43,7 @@ def build_ablation_table(table: pd.DataFrame, ablations: AblationsConfig) -> Tab
             *[""] * 6,
         ]
     ]
-    for row in pooled.itertuples():
+    for row in pooled_rows.itertuples():
         rows.append(
             [
                 row.variant,

@@ -163,17 +163,17 @@ def build_label_table(table: pd.DataFrame) -> Table:
 
 
 def _label_order(table: pd.DataFrame) -> list[str]:
-    known = list(LABEL_COLOURS)
-    return sorted(set(table["label"]), key=lambda label: (known.index(label) if label in known else len(known), label))
+    order = list(LABEL_COLOURS)
+    return sorted(set(table["label"]), key=lambda label: (order.index(label) if label in order else len(order), label))
 
 
 def build_constraint_tables(table: pd.DataFrame) -> list[Table]:
     """Success with and without constraints and the plans that violate one, with the fewest and the most examples."""
-    tables, constrained = [], table[table["constrained"]]
-    numbers = sorted(constrained["shot_num"].unique())
+    tables, constrained_rows = [], table[table["constrained"]]
+    numbers = sorted(constrained_rows["shot_num"].unique())
     for shot_num in dict.fromkeys([*numbers[:1], *numbers[-1:]]):
         success = build_success_table(add_constraint_kind(table), "problems", shot_num)
-        runs = constrained[constrained["shot_num"] == shot_num].itertuples()
+        runs = constrained_rows[constrained_rows["shot_num"] == shot_num].itertuples()
         violations = [f"{run.safety_violations} ({100 * run.safety_share:.1f} %)" for run in runs]
         caption = f"Success in percent with and without constraints, {format_shot_num(shot_num)}"
         rows = [[*cells, count] for cells, count in zip(success.rows, violations, strict=True)]

@@ -28,16 +28,16 @@ def build_curriculum_table(data: PageData, params: Params) -> Table:
     """
     rows = []
     for run in _list_runs(data):
-        scheduled, consumed = (_list_problems(frames.get(run)) for frames in (data.schedules, data.consumed))
-        trained = _list_problems(data.schedules.get(run), data.training.get(run, {}).get("stop_step"))
-        differences = sum(a != b for a, b in zip_longest(trained, consumed))
-        agreement = "" if not (scheduled and consumed) else f"{differences} rows differ" if differences else "all"
+        schedule, consumption = (_list_problems(frames.get(run)) for frames in (data.schedules, data.consumed))
+        expected = _list_problems(data.schedules.get(run), data.training.get(run, {}).get("stop_step"))
+        differences = sum(a != b for a, b in zip_longest(expected, consumption))
+        agreement = "" if not (schedule and consumption) else f"{differences} rows differ" if differences else "all"
         if differences and params.variant(run.method).grpo.adaptive.on:
             agreement = ADAPTIVE
         frame = data.schedules.get(run, data.consumed.get(run))
-        balanced = "" if frame is None else "yes" if frame.groupby(["step", "domain"]).size().nunique() == 1 else "no"
-        counts = [len(problems) or "not written" for problems in (scheduled, consumed)]
-        rows.append([format_run(run.method, run.size), run.seed, *counts, agreement, balanced])
+        balance = "" if frame is None else "yes" if frame.groupby(["step", "domain"]).size().nunique() == 1 else "no"
+        counts = [len(problems) or "not written" for problems in (schedule, consumption)]
+        rows.append([format_run(run.method, run.size), run.seed, *counts, agreement, balance])
     head = ["run", "seed", "scheduled", "consumed", "same problems in the same order", "domains balanced in every step"]
     return Table("Problems scheduled and consumed by training", head, rows)
 
@@ -73,9 +73,9 @@ def draw_curriculum_panels(data: PageData, params: Params) -> list[Figure]:
         for name, frame in (("drawn", data.schedules.get(run)), ("used", data.consumed.get(run))):
             if frame is not None and len(frame):
                 progress = (frame["step"] - frame["step"].min()) / (frame["step"].max() - frame["step"].min() + 1)
-                binned = pd.crosstab((progress * NUM_BINS).astype(int), frame["bucket"], normalize="index")
-                for bucket, column in binned.reindex(columns=list(BUCKETS), fill_value=0.0).items():
-                    points = [((x + 0.5) / NUM_BINS, y) for x, y in zip(binned.index, column, strict=True)]
+                bin_shares = pd.crosstab((progress * NUM_BINS).astype(int), frame["bucket"], normalize="index")
+                for bucket, column in bin_shares.reindex(columns=list(BUCKETS), fill_value=0.0).items():
+                    points = [((x + 0.5) / NUM_BINS, y) for x, y in zip(bin_shares.index, column, strict=True)]
                     series[f"{bucket}, {name}"] = points
         num_sources = len(series) // len(BUCKETS)
         colours = list(range(len(BUCKETS))) * num_sources

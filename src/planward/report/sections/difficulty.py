@@ -61,8 +61,8 @@ def list_difficulty_findings(difficulty: pd.DataFrame, shot_num: int) -> list[st
     parts = [f"{outcomes[key[0]]} {count}" for key in columns if (count := _count_domains(every, key))]
     if parts:
         sentences.append(f"The score ranks problems {', and '.join(parts)}.")
-    pooled = difficulty[(difficulty["domain"] == ALL) & (difficulty["measure"] == SUCCESS)]
-    cells = {kind: _format_cell(pooled[pooled["problems"] == kind], SUCCESS, str(shot_num)) for kind in KINDS}
+    pooled_rows = difficulty[(difficulty["domain"] == ALL) & (difficulty["measure"] == SUCCESS)]
+    cells = {kind: _format_cell(pooled_rows[pooled_rows["problems"] == kind], SUCCESS, str(shot_num)) for kind in KINDS}
     if all(cells.values()):
         values = " and ".join(f"{cells[kind]} {name}" for kind, name in KINDS.items())
         sentences.append(f"Within domains, its correlation with the success of base is {values}.")
@@ -134,11 +134,11 @@ def _format_cell(table: pd.DataFrame, measure: str, shot_num: str) -> str:
 
 def _format_note(table: pd.DataFrame, columns: Mapping[tuple[str, str], str]) -> str:
     """The domains that the first row leaves out."""
-    pooled = table[table["domain"] == ALL]
+    pooled_rows = table[table["domain"] == ALL]
     reasons = [
         f"{columns[key]}{f', {KINDS[cell.problems]}' if cell.problems in KINDS else ''} ({cell.undefined})"
         for key in columns
-        for cell in _select_cells(pooled, *key).itertuples()
+        for cell in _select_cells(pooled_rows, *key).itertuples()
         if cell.undefined
     ]
     return f"Left out of the first row: {'; '.join(reasons)}." if reasons else ""

@@ -85,10 +85,10 @@ def format_difference(difference: float, low: float, high: float) -> str:
 
 def format_pair_note(detectable_differences: Iterable[float]) -> str:
     """The note below a table of paired differences without a column of detectable differences."""
-    ordered = sorted(detectable_differences)
-    if not ordered:
+    differences = sorted(detectable_differences)
+    if not differences:
         return ""
-    sizes = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (ordered[0], ordered[-1])))
+    sizes = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (differences[0], differences[-1])))
     return f"Smallest detectable difference of a pair: {sizes} points (80 % power, before Holm's correction)."
 
 

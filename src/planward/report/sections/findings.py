@@ -31,18 +31,18 @@ def list_findings(paired: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> li
     methods = sorted(set(paired["method_b"]), key=lambda method: sort_key("method", method))
     endpoints = [method for method in methods if method not in ORDERS["method"]]
     findings = []
-    if trained := [method for method in methods if method not in endpoints]:
-        tally = format_tally(paired[paired["method_b"] == trained[-1]], alpha)
+    if trained_methods := [method for method in methods if method not in endpoints]:
+        tally = format_tally(paired[paired["method_b"] == trained_methods[-1]], alpha)
         findings = [
-            _format_finding(trained[-1], paired, cells, alpha),
-            f"Tested at every N and number of worked examples, {format_method(trained[-1])} is {tally}.",
+            _format_finding(trained_methods[-1], paired, cells, alpha),
+            f"Tested at every N and number of worked examples, {format_method(trained_methods[-1])} is {tally}.",
         ]
     return findings + [_format_finding(method, paired, cells, alpha) for method in endpoints]
 
 
-def _format_finding(method: str, paired: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> str:
+def _format_finding(method: str, pairs: pd.DataFrame, cells: pd.DataFrame, alpha: float) -> str:
     """A method's success at the largest N with the fewest examples, compared with the methods before it."""
-    rows = paired[paired["method_b"] == method]
+    rows = pairs[pairs["method_b"] == method]
     size, shot_num = rows["dataset_size"].max(), rows["shot_num"].min()
     largest = rows[rows["dataset_size"].isin([0, size]) & (rows["shot_num"] == shot_num)]
     cell = cells[(cells["method"] == method) & cells["dataset_size"].isin([0, size]) & (cells["shot_num"] == shot_num)]
@@ -65,13 +65,13 @@ def format_tally(paired: pd.DataFrame, alpha: float) -> str:
     for method, rows in paired.groupby("method_a", sort=False):
         significant, name = rows["difference"][rows["p_holm"] < alpha], format_method(str(method))
         better, worse = int((significant > 0).sum()), int((significant < 0).sum())
-        tied = len(rows) - better - worse
-        outcomes = {f"better than {name}": better, f"{TIED} with {name}": tied, f"worse than {name}": worse}
+        ties = len(rows) - better - worse
+        outcomes = {f"better than {name}": better, f"{TIED} with {name}": ties, f"worse than {name}": worse}
         only = next((text for text, count in outcomes.items() if count == len(rows)), "")
         counts.append(
             f"{only} in all {len(rows)} cells"
             if only
-            else f"better than {name} in {better or 'none'} of {len(rows)}, {TIED} in {tied or 'none'}, "
+            else f"better than {name} in {better or 'none'} of {len(rows)}, {TIED} in {ties or 'none'}, "
             f"worse in {worse or 'none'}"
         )
     return "; ".join(counts)

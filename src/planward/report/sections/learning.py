@@ -110,23 +110,24 @@ def _draw_rows(runs: Mapping[int, Sequence[Curves]], is_included: Callable[[str]
     order = {name: place for place, name in enumerate(MAIN_CURVES)}
     for group in sorted(filter(is_included, groups), key=lambda name: (order.get(name, len(order)), name)):
         names = {name for seeds in runs.values() for run in seeds for name in run if name.split("/")[0] == group}
-        ordered = sorted(names, key=lambda name: (sort_key("bucket", name.split("/")[-1]), name))
+        curve_names = sorted(names, key=lambda name: (sort_key("bucket", name.split("/")[-1]), name))
         by_size = {
-            size: {name: [run[name] for run in runs[size] if name in run] for name in ordered} for size in sorted(runs)
+            size: {name: [run[name] for run in runs[size] if name in run] for name in curve_names}
+            for size in sorted(runs)
         }
         means = {
             size: {name: downsample_curve(compute_mean_curve(points)) for name, points in lines.items() if points}
             for size, lines in by_size.items()
         }
         heading = TITLES.get(group, group.replace("_", " "))
-        if ordered == [group]:
+        if curve_names == [group]:
             single.append(draw_curve_panel(heading, {size: lines[group] for size, lines in by_size.items()}))
             continue
         y_range = compute_value_range(points for lines in means.values() for points in lines.values())
         rows.append([])
         for size, lines in means.items():
-            colours = [place for place, name in enumerate(ordered) if name in lines]
-            series = {ordered[place].removeprefix(f"{group}/"): lines[ordered[place]] for place in colours}
+            colours = [place for place, name in enumerate(curve_names) if name in lines]
+            series = {curve_names[place].removeprefix(f"{group}/"): lines[curve_names[place]] for place in colours}
             if series:
                 rows[-1].append(figures.draw_lines(f"{heading}, N = {size}", series, "step", y_range, colours, colours))
     return [row for row in rows if row]

@@ -28,20 +28,20 @@ def build_pass_at_k_section(table: pd.DataFrame) -> PassAtKSection | None:
     """Build the section from the table `pass-at-k` of stage `compare`; None where it has no rows."""
     if table.empty:
         return None
-    pooled, single = table[table["domain"] == ALL], table[table["domain"] != ALL]
+    pooled_rows, single = table[table["domain"] == ALL], table[table["domain"] != ALL]
     return PassAtKSection(
-        finding=_describe_last_run(pooled),
+        finding=_describe_last_run(pooled_rows),
         shots=format_shot_num(int(table["shot_num"].iloc[0])),
         samples=int(table["samples"].max()),
-        panels=_draw_panels(pooled),
-        table=_build_table("Success in percent of the best of k samples", pooled),
+        panels=_draw_panels(pooled_rows),
+        table=_build_table("Success in percent of the best of k samples", pooled_rows),
         domains=None if single.empty else _build_table("Success of the best of k samples by domain", single),
     )
 
 
-def _describe_last_run(pooled: pd.DataFrame) -> str:
-    last = max(pooled["method"], key=lambda method: sort_key("method", method))
-    rows = pooled[pooled["method"] == last].sort_values("k")
+def _describe_last_run(pooled_rows: pd.DataFrame) -> str:
+    last = max(pooled_rows["method"], key=lambda method: sort_key("method", method))
+    rows = pooled_rows[pooled_rows["method"] == last].sort_values("k")
     first, most = next(rows.itertuples()), next(rows.iloc[::-1].itertuples())
     run = format_run(str(first.method), int(first.dataset_size)).replace(", ", " at ")
     rates = [f"{format_rate(row.pass_at_k, row.ci_low, row.ci_high)} %" for row in (first, most)]
@@ -52,10 +52,10 @@ def _describe_last_run(pooled: pd.DataFrame) -> str:
     )
 
 
-def _draw_panels(pooled: pd.DataFrame) -> list[Figure]:
+def _draw_panels(pooled_rows: pd.DataFrame) -> list[Figure]:
     runs = {
         format_run(str(method), int(size)): rows.sort_values("k")
-        for (method, size), rows in pooled.groupby(["method", "dataset_size"], sort=False)
+        for (method, size), rows in pooled_rows.groupby(["method", "dataset_size"], sort=False)
     }
     colours = [METHODS.index(str(rows["method"].iloc[0])) for rows in runs.values()]
     intervals = {
@@ -63,7 +63,7 @@ def _draw_panels(pooled: pd.DataFrame) -> list[Figure]:
         for name, rows in runs.items()
     }
     by_tokens = {name: list(zip(rows["tokens"], rows["pass_at_k"], strict=True)) for name, rows in runs.items()}
-    top = min(1.0, math.ceil(10 * float(pooled["ci_high"].max())) / 10)
+    top = min(1.0, math.ceil(10 * float(pooled_rows["ci_high"].max())) / 10)
     return [
         figures.draw_intervals("success of the best of k samples", intervals, "k", colours, top),
         figures.draw_lines(

@@ -39,8 +39,8 @@ def list_facts(data: PageData, params: Params) -> list[tuple[str, str]]:
     cells = data.shots
     domains = [str(domain) for domain in dict.fromkeys(data.success["domain"]) if domain != ALL]
     methods = [method for method in METHODS if method in set(cells["method"]) and method != "base"]
-    constrained = data.constraints[data.constraints["constrained"]]
-    with_constraints = f", {constrained['n'].max()} with safety constraints" if len(constrained) else ""
+    constrained_rows = data.constraints[data.constraints["constrained"]]
+    with_constraints = f", {constrained_rows['n'].max()} with safety constraints" if len(constrained_rows) else ""
     shots = sorted(cells["shot_num"].unique())
     consecutive = len(shots) > 2 and shots[-1] - shots[0] == len(shots) - 1
     amounts = {"sft": f"{params.sft.epochs} epochs of SFT", "grpo": f"{params.grpo.steps} steps of GRPO"}
@@ -103,21 +103,21 @@ def build_cost_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     total = _sum(rows, "cpu_s")
     small = [name for name, stages in families.items() if _sum(stages, "cpu_s") < MIN_SHARE * total]
     others = [row for name in small for row in families.pop(name)] if len(small) > 1 else []
-    ordered = sorted(families.items(), key=lambda item: -_sum(item[1], "cpu_s"))
-    ordered += [(f"{len(small)} others", others)] if others else []
-    cpu_s = [_sum(stages, "cpu_s") for _, stages in ordered]
+    sorted_families = sorted(families.items(), key=lambda item: -_sum(item[1], "cpu_s"))
+    sorted_families += [(f"{len(small)} others", others)] if others else []
+    cpu_s = [_sum(stages, "cpu_s") for _, stages in sorted_families]
     body = [
         [
             *(name, len(stages), f"{seconds:.0f}", f"{100 * seconds / (total or 1):.1f}"),
             *(f"{_sum(stages, 'wall_s'):.0f}", f"{max(row.get('peak_rss_mb') or 0 for row in stages):.0f}"),
         ]
-        for (name, stages), seconds in zip(ordered, cpu_s, strict=True)
+        for (name, stages), seconds in zip(sorted_families, cpu_s, strict=True)
     ]
     body.append(["all", len(rows), f"{total:.0f}", "100", f"{_sum(rows, 'wall_s'):.0f}", ""])
     lengths = [seconds / (max(cpu_s) or 1) for seconds in cpu_s]
     spans = {(place, 2): (0.0, length, length) for place, length in enumerate(lengths)}
     head = ["stages", "count", "processor time, s", "percent", "wall time, s", "peak memory, MB"]
-    return Table("Time and memory by kind of stage", head, body, spans=spans, blocks={len(ordered)})
+    return Table("Time and memory by kind of stage", head, body, spans=spans, blocks={len(sorted_families)})
 
 
 def build_timing_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:

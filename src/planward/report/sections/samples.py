@@ -84,8 +84,8 @@ def _build_completion(prediction: Prediction, strip: Strip | None) -> SampleComp
     ]
     note = f"Reward {prediction.reward:.3f}"
     if prediction.goals_total is not None:
-        satisfied = "?" if prediction.goals_satisfied is None else prediction.goals_satisfied
-        note += f", {satisfied} of {prediction.goals_total} goals"
+        num_satisfied = "?" if prediction.goals_satisfied is None else prediction.goals_satisfied
+        note += f", {num_satisfied} of {prediction.goals_total} goals"
     is_plan = prediction.plan and prediction.completion.strip() == prediction.plan.strip()
     return SampleCompletion(
         method=format_run(prediction.method, prediction.dataset_size),

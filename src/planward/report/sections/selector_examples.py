@@ -112,8 +112,8 @@ def build_selection_samples(
             for selector, prediction in by_selector.items()
         ]
         texts = _list_texts(by_selector, dialects)
-        difference, formatted = f"solved with {a}, not with {b}", _format_dialect(dialect)
-        samples.append(SelectionSample(difference, len(queries), len(by_id[a]), query, formatted, choices, texts))
+        difference, dialect_text = f"solved with {a}, not with {b}", _format_dialect(dialect)
+        samples.append(SelectionSample(difference, len(queries), len(by_id[a]), query, dialect_text, choices, texts))
     return samples
 
 

@@ -58,9 +58,9 @@ def build_epochs_table(epochs: Mapping[Run, pd.DataFrame]) -> Table | None:
     """For each run its number of epochs and the one that was kept."""
     rows = []
     for run in sorted(epochs, key=_rank_run):
-        frame, kept = epochs[run], _select_kept(epochs[run])
+        frame, kept_rows = epochs[run], _select_kept(epochs[run])
         epochs_run = format_number(frame["epoch"].max())
-        values = kept.iloc[-1] if len(kept) else None
+        values = kept_rows.iloc[-1] if len(kept_rows) else None
         success = "" if values is None else format_number(100 * float(values["validation_success"]))
         kept_epoch = "" if values is None else format_number(values["epoch"])
         rows.append([f"{PHASES[run.method]}, N = {run.size}", run.seed, epochs_run, kept_epoch, success])
@@ -70,14 +70,14 @@ def build_epochs_table(epochs: Mapping[Run, pd.DataFrame]) -> Table | None:
 
 def list_unchanged_phases(epochs: Mapping[Run, pd.DataFrame]) -> list[str]:
     """A sentence on the phases that kept their initial weights, if there are any."""
-    unchanged: dict[str, list[str]] = defaultdict(list)
+    unchanged_sizes: dict[str, list[str]] = defaultdict(list)
     for run in sorted(epochs, key=_rank_run):
-        kept = _select_kept(epochs[run])
-        if len(kept) and not kept.iloc[-1]["epoch"]:
-            unchanged[run.method].append(str(run.size))
-    if not unchanged:
+        kept_rows = _select_kept(epochs[run])
+        if len(kept_rows) and not kept_rows.iloc[-1]["epoch"]:
+            unchanged_sizes[run.method].append(str(run.size))
+    if not unchanged_sizes:
         return []
-    parts = [f"{PHASES[method]} at N = {', '.join(dict.fromkeys(sizes))}" for method, sizes in unchanged.items()]
+    parts = [f"{PHASES[method]} at N = {', '.join(dict.fromkeys(sizes))}" for method, sizes in unchanged_sizes.items()]
     return [
         f"No epoch of {' and of '.join(parts)} did better on validation than its initial weights. These were kept, so "
         "the selector is that of the phase before."
@@ -90,10 +90,10 @@ def build_beam_quality_table(metrics: Mapping[str, Any]) -> Table | None:
     parts |= {
         f"N = {size}": part for size, part in sorted(metrics.get("sizes", {}).items(), key=lambda item: int(item[0]))
     }
-    known = list(QUALITY_TITLES)
+    order = list(QUALITY_TITLES)
     keys = sorted(
         {key for part in parts.values() for key in part},
-        key=lambda key: (known.index(key) if key in known else len(known), key),
+        key=lambda key: (order.index(key) if key in order else len(order), key),
     )
     rows = [
         [QUALITY_TITLES.get(key, key.replace("_", " ")), *(format_number(part.get(key)) for part in parts.values())]
@@ -138,10 +138,10 @@ def _list_curves(frames: Mapping[Run, pd.DataFrame], method: str, x: str, y: str
 
 def _list_kept_points(frames: Mapping[Run, pd.DataFrame], method: str, y: str) -> dict[int, list[Point]]:
     """The points of the epochs that were kept, by N."""
-    kept = {run: _select_kept(frame).iloc[-1:] for run, frame in frames.items()}
+    kept_frames = {run: _select_kept(frame).iloc[-1:] for run, frame in frames.items()}
     return {
         size: [point for curve in curves for point in curve]
-        for size, curves in _list_curves(kept, method, "epoch", y).items()
+        for size, curves in _list_curves(kept_frames, method, "epoch", y).items()
     }
 
 

@@ -68,7 +68,7 @@ class SelectorsSection:
 
 def build_selectors_section(data: SelectorData, params: Params) -> SelectorsSection | None:
     """The section; None where no selector was evaluated."""
-    alpha, cells, paired = 1 - params.compare.confidence, data.cells, data.paired
+    alpha, cells, pairs = 1 - params.compare.confidence, data.cells, data.paired
     if cells.empty:
         return None
     groups, size = _list_groups(cells), int(cells["dataset_size"].max())
@@ -78,13 +78,13 @@ def build_selectors_section(data: SelectorData, params: Params) -> SelectorsSect
         model=data.model,
         max_shots=int(cells["shot_num"].max()),
         size=size,
-        findings=[*list_selector_findings(cells, paired, alpha), *list_unchanged_phases(data.epochs)],
+        findings=[*list_selector_findings(cells, pairs, alpha), *list_unchanged_phases(data.epochs)],
         heat=build_heat_table(caption, cells, groups[:1]),
         uncertainty=format_uncertainty_note(_select_group(cells, ALL), params.compare.confidence),
         groups=build_heat_table("Success in percent on plain problems and in dialects", cells, groups[1:]),
         panels=[draw_success_panel(cells, group, size, top) for group in groups],
-        tests=build_tests_table(select_size(_select_pooled(paired), size), groups, size),
-        all_tests=build_all_tests_table(paired[_is_all(paired, "dialect") | _is_all(paired, "shot_num")]),
+        tests=build_tests_table(select_size(_select_pooled(pairs), size), groups, size),
+        all_tests=build_all_tests_table(pairs[_is_all(pairs, "dialect") | _is_all(pairs, "shot_num")]),
         choices=build_choices_table(data.shots, size),
         samples=build_selection_samples(data.predictions, data.dialects),
         training=draw_training_panels(data),
@@ -102,10 +102,10 @@ def list_selector_findings(cells: pd.DataFrame, paired: pd.DataFrame, alpha: flo
     if rows.empty:
         return []
     size = int(rows["dataset_size"].max())
-    pooled = select_size(_select_pooled(rows), size)
+    pooled_rows = select_size(_select_pooled(rows), size)
     single = rows[~_is_all(rows, "shot_num") & _is_all(rows, "dialect")]
     rates = select_size(_select_group(cells, ALL), size).groupby("selector")["success_rate"].mean()
-    by_rival = {str(row.method_a): row for row in _select_group(pooled, ALL).itertuples()}
+    by_rival = {str(row.method_a): row for row in _select_group(pooled_rows, ALL).itertuples()}
     sentences = []
     if row := by_rival.get("similarity"):
         sentences.append(
@@ -122,7 +122,7 @@ def list_selector_findings(cells: pd.DataFrame, paired: pd.DataFrame, alpha: flo
             f"{format_tally(rivals, alpha)}. Without Holm's correction (look here for possible harm), it is worse than "
             f"another selector in {len(worse)} of {len(rivals)} comparisons."
         )
-    by_group = pooled[(pooled["method_a"] == "similarity") & ~_is_all(pooled, "dialect")]
+    by_group = pooled_rows[(pooled_rows["method_a"] == "similarity") & ~_is_all(pooled_rows, "dialect")]
     if len(by_group) > 1:
         parts = [f"on {PROBLEMS[row.dialect]} {_format_comparison(row)}" for row in by_group.itertuples()]
         sentences.append(f"Against similarity, at N = {size}, {FOCUS} is {'; '.join(parts)}.")
@@ -231,8 +231,8 @@ def _select_group(table: pd.DataFrame, group: str) -> pd.DataFrame:
     return table[table["dialect"] == group]
 
 
-def _select_pooled(paired: pd.DataFrame) -> pd.DataFrame:
-    return paired[_is_all(paired, "shot_num")]
+def _select_pooled(pairs: pd.DataFrame) -> pd.DataFrame:
+    return pairs[_is_all(pairs, "shot_num")]
 
 
 def _is_all(table: pd.DataFrame, column: str) -> pd.Series:

@@ -58,7 +58,7 @@ def build_section(title: str, params: Params, results: paths.Results) -> TaskSec
     """The section of a task that has none of its own: findings, success of every run, learning curves."""
     if not (results.tables / "shots.csv").exists():
         return None
-    cells, paired = read_table(results.tables / "shots.csv"), read_table(results.tables / "paired.csv")
+    cells, pairs = read_table(results.tables / "shots.csv"), read_table(results.tables / "paired.csv")
     template = build_environment().get_template("task.html.j2")
     html = template.render(
         headline=build_headline_table(cells, f"{title}: success in percent"),
@@ -66,4 +66,4 @@ def build_section(title: str, params: Params, results: paths.Results) -> TaskSec
         learning=build_learning_panels(read_curves_by_run(results, params)),
         title=title,
     )
-    return TaskSection(title, Markup(html), findings=list_findings(paired, cells, 1 - params.compare.confidence))
+    return TaskSection(title, Markup(html), findings=list_findings(pairs, cells, 1 - params.compare.confidence))

@@ -42,31 +42,31 @@ def build_transfer_section(table: pd.DataFrame, margin: float) -> TransferSectio
     """
     if table.empty:
         return None
-    renamed, larger, unseen = (table[table["kind"] == kind] for kind in ("renamed", "larger", "unseen"))
+    renamed_rows, larger_rows, unseen_rows = (table[table["kind"] == kind] for kind in ("renamed", "larger", "unseen"))
     return TransferSection(
-        None if renamed.empty else build_renamed(renamed, margin),
-        None if larger.empty else build_larger(larger),
-        None if unseen.empty else build_unseen(unseen),
+        None if renamed_rows.empty else build_renamed(renamed_rows, margin),
+        None if larger_rows.empty else build_larger(larger_rows),
+        None if unseen_rows.empty else build_unseen(unseen_rows),
     )
 
 
 def build_renamed(table: pd.DataFrame, margin: float) -> TransferKind:
     """Each run on renamed problems against itself on the originals: over all domains, and in each."""
-    pooled = table[table["domain"] == ALL]
-    row = _find_last_run(pooled)
-    tally = pooled["result"].value_counts()
+    pooled_rows = table[table["domain"] == ALL]
+    row = _find_last_run(pooled_rows)
+    tally = pooled_rows["result"].value_counts()
     counts = ", ".join(f"{result} in {tally[result]}" for result in VERDICTS if result in tally)
     finding = (
         f"{_format_success(row)} problems with a new name for every symbol, and "
         f"{100 * row.original_success_rate:.1f} % of the same problems with their own names: "
         f"{format_difference(row.difference, row.difference_low, row.difference_high)} points; "
         f"{VERDICTS[row.result].format(margin=margin)}. "
-        f"Of all {len(pooled)} cells of method and number of worked examples: {counts}."
+        f"Of all {len(pooled_rows)} cells of method and number of worked examples: {counts}."
     )
     return TransferKind(
         finding,
         [
-            _build_renamed_table("Renamed problems against their originals", pooled),
+            _build_renamed_table("Renamed problems against their originals", pooled_rows),
             _build_renamed_table("Renamed problems by domain", table[table["domain"] != ALL]),
         ],
     )
@@ -74,10 +74,10 @@ def build_renamed(table: pd.DataFrame, margin: float) -> TransferKind:
 
 def build_larger(table: pd.DataFrame) -> TransferKind:
     """Success by domain, a column for each run and number of worked examples."""
-    pooled = table[table["domain"] == ALL]
-    row = _find_last_run(pooled)
+    pooled_rows = table[table["domain"] == ALL]
+    row = _find_last_run(pooled_rows)
     finding = f"{_format_success(row)} problems beyond the sizes of training"
-    base = pooled[(pooled["method"] == "base") & (pooled["shot_num"] == row.shot_num)]
+    base = pooled_rows[(pooled_rows["method"] == "base") & (pooled_rows["shot_num"] == row.shot_num)]
     finding += "".join(f", base {_format_rate(cell)} %" for cell in base.itertuples() if row.method != "base")
     cells = {(c.domain, c.method, c.dataset_size, c.shot_num): c for c in table.itertuples()}
     columns = list(dict.fromkeys(key[1:] for key in cells))
@@ -95,16 +95,16 @@ def build_unseen(table: pd.DataFrame) -> TransferKind:
     """Success in each held-out domain by run and number of worked examples."""
     domains = [domain for domain in _list_domains(table) if domain != ALL]
     findings = [_describe_unseen(table[table["domain"] == domain]) for domain in domains]
-    shown = table if len(domains) > 1 else table[table["domain"] != ALL]
+    shown_rows = table if len(domains) > 1 else table[table["domain"] != ALL]
     rows: list[list[Any]] = []
-    for (domain, is_known, n, method, size), run in shown.groupby(
+    for (domain, is_known, n, method, size), run in shown_rows.groupby(
         ["domain", "known_to_base", "n", "method", "dataset_size"], sort=False
     ):
         cells = [_format_rate(cell) for cell in run.sort_values("shot_num").itertuples()]
         rows.append([domain, n, "yes" if is_known else "no", format_run(str(method), int(size)), *cells])
     head = ["domain", "n", "known to models/base", "method"]
     head += [format_shot_num(shot_num) for shot_num in sorted(table["shot_num"].unique())]
-    note = format_detectable_note(shown["detectable_difference"])
+    note = format_detectable_note(shown_rows["detectable_difference"])
     blocks = find_block_starts([row[0] for row in rows])
     caption = "Success in percent in domains without training problems"
     return TransferKind(" ".join(findings), [Table(caption, head, rows, note=note, blocks=blocks)])
@@ -136,8 +136,8 @@ def _describe_unseen(table: pd.DataFrame) -> str:
     above = sorted(run["shot_num"][run["ci_low"] > 0])
     numbers = [*map(str, above[:-1]), *map(format_shot_num, above[-1:])]
     verdict = f"success is above 0 with {', '.join(numbers)}" if numbers else "no success is shown"
-    known = ", but models/base has tokens for this domain and was pretrained on it" if first.known_to_base else ""
-    return f"{sentence}: {verdict}{known}."
+    base_note = ", but models/base has tokens for this domain and was pretrained on it" if first.known_to_base else ""
+    return f"{sentence}: {verdict}{base_note}."
 
 
 def _find_last_run(table: pd.DataFrame, *, most: bool = False) -> Any:

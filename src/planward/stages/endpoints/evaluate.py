@@ -36,21 +36,21 @@ def run(params: Params, name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(params.model.path, trust_remote_code=False)
     prompts = build_test_prompts(task, tokenizer, params.evaluate.shots, params)
     options, limit = params.prompt.chat_template_options, params.prompt.max_completion_tokens
-    encoded = [tuple(encode_prompt(tokenizer, prompt.prompt, options)) for prompt in prompts]
+    token_ids = [tuple(encode_prompt(tokenizer, prompt.prompt, options)) for prompt in prompts]
     requests = {
         ids: build_request(endpoints.models[name], prompt.prompt, len(ids), limit)
-        for ids, prompt in zip(encoded, prompts, strict=True)
+        for ids, prompt in zip(token_ids, prompts, strict=True)
     }
     with AnswerFile(results.root / "endpoints" / f"{name}.jsonl") as file:
         complete(name, endpoints.access.get(name, AccessConfig()), requests.values(), file)
         answers = {ids: file[request.digest] for ids, request in requests.items()}
-    completions = [answers[ids].completion for ids in encoded]
+    completions = [answers[ids].completion for ids in token_ids]
     verdicts = judge_answers(task, [(p.problem, text) for p, text in zip(prompts, completions, strict=True)])
-    judged = [
+    judged_completions = [
         JudgedCompletion(prompt, list(ids), completion, verdict)
-        for prompt, ids, completion, verdict in zip(prompts, encoded, completions, verdicts, strict=True)
+        for prompt, ids, completion, verdict in zip(prompts, token_ids, completions, verdicts, strict=True)
     ]
-    rows, metrics = build_predictions(judged, tokenizer, run, params.seed)
+    rows, metrics = build_predictions(judged_completions, tokenizer, run, params.seed)
     write_jsonl(results.answers(run), (row.model_dump() for row in rows))
     metrics |= {
         "prompt_tokens": sum(answer.prompt_tokens for answer in answers.values()),

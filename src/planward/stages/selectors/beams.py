@@ -83,8 +83,8 @@ def add_verdicts(
         for beam in row.beams:
             problem, examples = records[row.query], [records[example] for example in beam.examples]
             prompts.append(EvaluationPrompt(problem, len(examples), examples, task.prompt(problem, examples)))
-    judged = iter(complete_and_judge(task, model, tokenizer, prompts, params, in_process=True))
+    judged_completions = iter(complete_and_judge(task, model, tokenizer, prompts, params, in_process=True))
     return [
-        replace(row, beams=tuple(replace(beam, success=next(judged).verdict.success) for beam in row.beams))
+        replace(row, beams=tuple(replace(beam, success=next(judged_completions).verdict.success) for beam in row.beams))
         for row in rows
     ]

@@ -61,15 +61,15 @@ def assign_dialects(records: Sequence[Record], count: int, seed: int, split: str
     for record in records:
         if record.response:
             ids[record.domain].append(record.id)
-    assigned = dict[str, Dialect]()
+    dialect_by_id = dict[str, Dialect]()
     for domain, domain_ids in ids.items():
         try:
             dialects = [build_dialect(domain, number, seed) for number in range(count)]
         except ValueError as error:
             raise ParamsError(f"{paths.params_file('selectors')}: dialects: {error}; fix: lower it") from None
         order = iter_shuffled(dialects, Random(f"{seed}:{domain}:{split}:dialects"))
-        assigned.update(zip(sorted(domain_ids), order, strict=False))
-    return assigned
+        dialect_by_id.update(zip(sorted(domain_ids), order, strict=False))
+    return dialect_by_id
 
 
 def translate_record(record: Record, dialect: Dialect, task: Task) -> Record:
@@ -85,15 +85,15 @@ def translate_record(record: Record, dialect: Dialect, task: Task) -> Record:
         "response": "\n".join(dialect.translate_plan((record.response or "").splitlines())),
         "meta": Meta.model_validate(meta),
     }
-    translated = record.model_copy(update=update)
-    verdict = task.verify(translated, translated.response or "")
+    translated_record = record.model_copy(update=update)
+    verdict = task.verify(translated_record, translated_record.response or "")
     if not verdict.success:
         raise ValueError(
             f"{paths.results().score}: problem {record.id} ({record.meta.problem_file}): the plan is not valid in "
             f"dialect {dialect.number} of {dialect.domain_name}: {verdict.label}: {verdict.detail}; "
             "fix: run `planward problems` again"
         )
-    return translated
+    return translated_record
 
 
 def mark_dialect(problem_text: str, dialect: Dialect) -> str:

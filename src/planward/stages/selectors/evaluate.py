@@ -38,10 +38,10 @@ def run(params: PlanningParams, config: SelectorsConfig, size: int, seed: int) -
         for run, choices in select_examples(runs, problems, task, params, config).items()
     }
     all_prompts = [prompt for run in runs for prompt in prompts[run]]
-    judged = iter(complete_and_judge(task, model, tokenizer, all_prompts, params))
+    judged_completions = iter(complete_and_judge(task, model, tokenizer, all_prompts, params))
     for run in runs:
         row_seed = run.seed if size else params.seed
-        rows, metrics = build_predictions(list(islice(judged, len(prompts[run]))), tokenizer, run, row_seed)
+        rows, metrics = build_predictions(list(islice(judged_completions, len(prompts[run]))), tokenizer, run, row_seed)
         write_jsonl(results.answers(run), (row.model_dump() for row in rows))
         write_json(results.answers(run).with_suffix(".json"), {"run": run.as_dict("selectors"), **metrics})
 

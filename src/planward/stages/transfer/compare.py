@@ -24,13 +24,13 @@ def run(params: PlanningParams) -> None:
     rows = [(p.id, p.kind, p.known_to_base) for p in read_transfer_problems(results.transfer.records)]
     problems = pd.DataFrame(rows, columns=["id", "kind", "known_to_base"])
     ablations = params.ablations.model_copy(update={"run": []})
-    requested = params.model_copy(update={"dataset_sizes": [config.dataset_size], "ablations": ablations})
+    run_params = params.model_copy(update={"dataset_sizes": [config.dataset_size], "ablations": ablations})
     methods = [method for method in METHODS if method == "base" or method in config.methods]
     outcomes = originals = pd.DataFrame()
     if len(problems):
-        outcomes = read_outcomes(results.transfer.predictions, requested, methods)
+        outcomes = read_outcomes(results.transfer.predictions, run_params, methods)
     if "renamed" in set(problems["kind"]):
-        originals = read_outcomes(results.predictions, requested, methods)
+        originals = read_outcomes(results.predictions, run_params, methods)
     by = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
     table = compute_transfer_table(problems, outcomes, originals, by, params.compare.margin)
     write_table(results.tables / "transfer.csv", table)

@@ -43,11 +43,13 @@ def run(params: PlanningParams, run: Run) -> None:
         for kind in TRANSFER_KINDS
     }
     all_prompts = [prompt for kind in TRANSFER_KINDS for prompt in prompts[kind]]
-    judged = iter(complete_and_judge(task, model, tokenizer, all_prompts, params))
+    judged_completions = iter(complete_and_judge(task, model, tokenizer, all_prompts, params))
     seed = params.seed if run.method == "base" else run.seed
     rows, metrics = [], {}
     for kind in TRANSFER_KINDS:
-        rows_of_kind, metrics[kind] = build_predictions(list(islice(judged, len(prompts[kind]))), tokenizer, run, seed)
+        rows_of_kind, metrics[kind] = build_predictions(
+            list(islice(judged_completions, len(prompts[kind]))), tokenizer, run, seed
+        )
         rows += rows_of_kind
     write_jsonl(results.answers(run), (row.model_dump() for row in rows))
     write_json(results.answers(run).with_suffix(".json"), {"run": run.as_dict(params.task)} | metrics)

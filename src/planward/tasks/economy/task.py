@@ -119,15 +119,15 @@ class EconomyTask:
 
     def prompt(self, problem: Record, examples: Sequence[Record], renaming: Renaming = NO_RENAMING) -> str | Messages:  # noqa: ARG002
         config, tax = self.params.prompt, self.params.economy.tax
-        solved = [(read_state(example), self.reference_completion(example)) for example in examples]
+        solved_states = [(read_state(example), self.reference_completion(example)) for example in examples]
         if config.style == "compact":
-            return render_compact_prompt(read_state(problem), solved)
-        shown = [
+            return render_compact_prompt(read_state(problem), solved_states)
+        example_variables = [
             SolvedStateVariables(state, tax, example.prompt, decision)
-            for example, (state, decision) in zip(examples, solved, strict=True)
+            for example, (state, decision) in zip(examples, solved_states, strict=True)
         ]
-        unsolved = StateVariables(read_state(problem), tax, problem.prompt)
-        return self._template.render(unsolved, shown, system_turn=config.system_turn)
+        problem_variables = StateVariables(read_state(problem), tax, problem.prompt)
+        return self._template.render(problem_variables, example_variables, system_turn=config.system_turn)
 
     def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:  # noqa: ARG002
         """Format the reference decision; raises ValueError where the record has none."""
@@ -194,18 +194,18 @@ def sample_problems(panel: Panel, economy: EconomyConfig, seed: int) -> Iterator
     reference = Panel(
         panel.states[:, :num_references], panel.work[:, :num_references], panel.consumption[:, :num_references], {}
     )
-    chosen = []
-    for employed, scenario in zip((1, 0), SCENARIOS, strict=True):
-        months_and_households = np.argwhere(panel.states.employed[:, num_references:] == employed)
+    samples = []
+    for is_employed, scenario in zip((1, 0), SCENARIOS, strict=True):
+        months_and_households = np.argwhere(panel.states.employed[:, num_references:] == is_employed)
         candidates = months_and_households + np.array([0, num_references])
-        count = (economy.problems + employed) // 2
+        count = (economy.problems + is_employed) // 2
         if len(candidates) < count:
             raise TooFewMonths(
                 f"economy.problems: needs {count} {scenario} states, but there are {len(candidates)}; "
                 "fix: lower it, or raise households or months in economy.simulator"
             )
-        chosen.append(candidates[np.sort(rng.choice(len(candidates), count, replace=False))])
-    months, households = np.concatenate(chosen).T
+        samples.append(candidates[np.sort(rng.choice(len(candidates), count, replace=False))])
+    months, households = np.concatenate(samples).T
     states = panel.states[months, households]
     standards = compute_standards(states, reference, economy, seed, progress=True)
     rows = zip(months.tolist(), households.tolist(), states.to_list(), standards, strict=True)

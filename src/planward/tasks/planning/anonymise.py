@@ -59,8 +59,8 @@ class AnonymousDomain:
         sections = [section for section in form[2:] if isinstance(section, Form)]
         by_head = {section.head: section[1:] for section in sections}
         self.name = next(self._words)
-        declared = _parse_declarations(by_head.get(":types", []))
-        type_names = dict.fromkeys(word for name, parents in declared for word in (name, *parents))
+        declarations = _parse_declarations(by_head.get(":types", []))
+        type_names = dict.fromkeys(word for name, parents in declarations for word in (name, *parents))
         self.types = {name: next(self._words) for name in type_names if name not in _BUILT_IN_TYPES}
         self.constants = {name: next(self._words) for name, _ in _parse_declarations(by_head.get(":constants", []))}
         self.predicates = {
@@ -82,8 +82,8 @@ class AnonymousDomain:
         """Copy a problem of the domain, with new random words; raises PddlError where it is no PDDL."""
         form = parse_expression(text)
         sections = [section for section in form[2:] if isinstance(section, Form)]
-        declared = next((_parse_declarations(s[1:]) for s in sections if s.head == ":objects"), [])
-        objects = {**self.constants, **{name: next(self._words) for name, _ in declared}}
+        declarations = next((_parse_declarations(s[1:]) for s in sections if s.head == ":objects"), [])
+        objects = {**self.constants, **{name: next(self._words) for name, _ in declarations}}
         copies = (render_expression(self._copy_problem_section(section, objects)) for section in sections)
         name = f"(define (problem {next(self._words)})"
         return AnonymousProblem("\n  ".join([name, *copies]) + ")\n", self.actions, objects)
@@ -120,35 +120,35 @@ class AnonymousDomain:
         return Form(section.line, [section[0], *parts])
 
     def _copy_action(self, section: Form) -> Iterator[Expression]:
-        rewrite, declared = self.actions[str(section[1])], _parse_declarations(_find_part(section, ":parameters"))
-        names = {**self.constants, **self._name_variables(declared)}
+        rewrite, declarations = self.actions[str(section[1])], _parse_declarations(_find_part(section, ":parameters"))
+        names = {**self.constants, **self._name_variables(declarations)}
         yield _build_word(rewrite.name)
         for keyword, value in zip(section[2::2], section[3::2], strict=True):
             yield keyword
             if keyword == ":parameters":
-                ordered = [declared[index] for index in rewrite.order]
-                yield Form(section.line, self._copy_declarations(ordered, names))
+                ordered_declarations = [declarations[index] for index in rewrite.order]
+                yield Form(section.line, self._copy_declarations(ordered_declarations, names))
             else:
                 yield self._copy_formula(value, names)
 
     def _copy_predicate(self, form: Form) -> Form:
-        rewrite, declared = self.predicates[form.head], _parse_declarations(form[1:])
-        ordered = [declared[index] for index in rewrite.order]
-        words = self._copy_declarations(ordered, self._name_variables(declared))
+        rewrite, declarations = self.predicates[form.head], _parse_declarations(form[1:])
+        ordered_declarations = [declarations[index] for index in rewrite.order]
+        words = self._copy_declarations(ordered_declarations, self._name_variables(declarations))
         return Form(form.line, [_build_word(rewrite.name), *words])
 
     def _copy_function(self, form: Form) -> Form:
-        declared = _parse_declarations(form[1:])
-        return Form(form.line, [form[0], *self._copy_declarations(declared, self._name_variables(declared))])
+        declarations = _parse_declarations(form[1:])
+        return Form(form.line, [form[0], *self._copy_declarations(declarations, self._name_variables(declarations))])
 
     def _copy_formula(self, form: Expression, names: Mapping[str, str], *, shuffle: bool = True) -> Expression:
         """Copy a formula, an effect, a constraint or a fact."""
         if not isinstance(form, Form):
             return _build_word(names.get(form, form))
         if form.head in ("forall", "exists"):
-            declared = _parse_declarations(form[1])
-            inner = {**names, **self._name_variables(declared)}
-            variables = Form(form.line, self._copy_declarations(declared, inner))
+            declarations = _parse_declarations(form[1])
+            inner = {**names, **self._name_variables(declarations)}
+            variables = Form(form.line, self._copy_declarations(declarations, inner))
             return Form(form.line, [form[0], variables, self._copy_formula(form[2], inner, shuffle=shuffle)])
         if form.head in self.predicates and not any(isinstance(part, Form) for part in form):
             rewrite = self.predicates[form.head]
@@ -158,16 +158,16 @@ class AnonymousDomain:
         parts = self._shuffle(parts) if shuffle and form.head in ("and", "or") else parts
         return Form(form.line, [*form[:1], *parts])
 
-    def _copy_declarations(self, declared: Declarations, names: Mapping[str, str]) -> Iterator[Expression]:
-        for name, types in declared:
+    def _copy_declarations(self, declarations: Declarations, names: Mapping[str, str]) -> Iterator[Expression]:
+        for name, types in declarations:
             yield _build_word(names[name])
             if types:
                 words = [_build_word(self.types.get(word, word)) for word in types]
                 yield _build_word("-")
                 yield words[0] if len(words) == 1 else Form(0, [_build_word("either"), *words])
 
-    def _name_variables(self, declared: Declarations) -> dict[str, str]:
-        return {name: f"?{next(self._words)}" for name, _ in declared}
+    def _name_variables(self, declarations: Declarations) -> dict[str, str]:
+        return {name: f"?{next(self._words)}" for name, _ in declarations}
 
     def _draw_rewrite(self, arity: int) -> Rewrite:
         return Rewrite(next(self._words), tuple(self._rng.sample(range(arity), arity)))
@@ -178,11 +178,11 @@ class AnonymousDomain:
 
 def _iter_words(rng: Random) -> Iterator[str]:
     """Yield different random words."""
-    seen = {"define"}  # the only keyword of PDDL that has their form
+    used_words = {"define"}  # the only keyword of PDDL that has their form
     while True:
         word = "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(_SYLLABLES))
-        if word not in seen:
-            seen.add(word)
+        if word not in used_words:
+            used_words.add(word)
             yield word
 
 

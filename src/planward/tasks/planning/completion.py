@@ -50,8 +50,8 @@ def extract_plan(completion: str) -> list[str] | None:
         lines = [line.strip(_BLANK).rstrip(_BLANK + "\\") for line in re.split(r"[\r\n]+", part)]
         plan = _find_last_block(lines, _ACTION)
         if not plan:
-            joined = _SPREAD_ACTION.sub(lambda match: f"({' '.join(match[1].split())})", "\n".join(lines))
-            plan = _find_last_block(joined.split("\n"), _LIST_ITEM)
+            joined_text = _SPREAD_ACTION.sub(lambda match: f"({' '.join(match[1].split())})", "\n".join(lines))
+            plan = _find_last_block(joined_text.split("\n"), _LIST_ITEM)
         if plan:
             return plan if len(plan) <= MAX_ACTIONS else None
         is_blank = is_blank and all(_is_ignored(line) or _FENCE.fullmatch(line.strip()) for line in lines)

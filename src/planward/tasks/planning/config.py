@@ -115,8 +115,8 @@ class PlanningParams(Params):
 
     @model_validator(mode="after")
     def check_difficulty_of_generated(self) -> PlanningParams:
-        generated = self.problems.generated if self.problems.source == "generated" else {}
-        if missing := [domain for domain in generated if domain not in self.difficulty]:
+        domains = self.problems.generated if self.problems.source == "generated" else {}
+        if missing := [domain for domain in domains if domain not in self.difficulty]:
             raise ValueError(f"problems.generated: no entry under `difficulty` for {', '.join(missing)}")
         return self
 

@@ -49,10 +49,10 @@ def identify_problem(
         words = problem_file.read_text(encoding="utf-8").lower().split()
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
         return ProblemIdentity(digest, digest, "(:constraints" in words)
-    constrained = bool(problem.constraints)
+    is_constrained = bool(problem.constraints)
     try:
         digest = hash_problem(problem)
-        core = hash_without_constraints(problem) if constrained else digest
+        core = hash_without_constraints(problem) if is_constrained else digest
     except LimitError as error:
         raise LimitError(error.message, source=str(problem_file)) from None
-    return ProblemIdentity(digest, core, constrained, problem.domain.action_size + problem.expansion)
+    return ProblemIdentity(digest, core, is_constrained, problem.domain.action_size + problem.expansion)

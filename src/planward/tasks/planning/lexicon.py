@@ -107,12 +107,12 @@ def render_prompt(problem: Lexicon, examples: Sequence[tuple[Lexicon, str]]) -> 
 
 
 def _translate(text: str, actions: Mapping[str, Rewrite], objects: Mapping[str, str]) -> str:
-    taken = {rewrite.name for rewrite in actions.values()}
-    return _ACTION.sub(lambda match: _translate_action(match[0], actions, objects, taken), text)
+    action_names = {rewrite.name for rewrite in actions.values()}
+    return _ACTION.sub(lambda match: _translate_action(match[0], actions, objects, action_names), text)
 
 
 def _translate_action(
-    text: str, actions: Mapping[str, Rewrite], objects: Mapping[str, str], taken: Collection[str]
+    text: str, actions: Mapping[str, Rewrite], objects: Mapping[str, str], action_names: Collection[str]
 ) -> str:
     """Translate one action; its arguments keep their order where their number is wrong."""
     words = _WORD.findall(text)
@@ -122,16 +122,16 @@ def _translate_action(
     arguments = [_translate_word(word, objects, objects.values()) for word in words[1:]]
     if rewrite and len(arguments) == len(rewrite.order):
         arguments = list(rewrite.apply(arguments))
-    head = rewrite.name if rewrite else _translate_word(words[0], {}, taken)
-    translated = iter([head, *arguments])
-    return _WORD.sub(lambda _: next(translated), text)
+    head = rewrite.name if rewrite else _translate_word(words[0], {}, action_names)
+    new_words = iter([head, *arguments])
+    return _WORD.sub(lambda _: next(new_words), text)
 
 
-def _translate_word(word: str, names: Mapping[str, str], taken: Collection[str]) -> str:
-    folded = _fold(word)
-    if folded in names:
-        return names[folded]
-    while _fold(word) in taken:
+def _translate_word(word: str, names: Mapping[str, str], taken_names: Collection[str]) -> str:
+    key = _fold(word)
+    if key in names:
+        return names[key]
+    while _fold(word) in taken_names:
         word += _UNKNOWN
     return word
 

@@ -141,9 +141,9 @@ class _Pairing(NamedTuple):
     rest: frozenset[tuple[str, Atom, str]]  # preconditions without counterpart, and the known domain's action
 
 
-def _iter_matches(domain: Domain, schemas: Sequence[_Schema], known: str) -> Iterator[DomainMatch]:
+def _iter_matches(domain: Domain, schemas: Sequence[_Schema], known_domain: str) -> Iterator[DomainMatch]:
     """Yield the matches with one known domain."""
-    target = _flatten_domain(load_generated_domain(known))
+    target = _flatten_domain(load_generated_domain(known_domain))
     if len(schemas) != len(target):
         return
     for pairing in _pair_actions(target, schemas, _Pairing({}, {}, frozenset())):
@@ -164,7 +164,7 @@ def _iter_matches(domain: Domain, schemas: Sequence[_Schema], known: str) -> Ite
             for action, rewrite in pairing.actions.items()
             for position, index in enumerate(rewrite.order)
         }
-        yield DomainMatch(known, pairing.predicates, pairing.actions, eligibility, frozenset(inequalities))
+        yield DomainMatch(known_domain, pairing.predicates, pairing.actions, eligibility, frozenset(inequalities))
 
 
 def _pair_actions(target: Sequence[_Schema], schemas: Sequence[_Schema], pairing: _Pairing) -> Iterator[_Pairing]:
@@ -180,14 +180,14 @@ def _pair_actions(target: Sequence[_Schema], schemas: Sequence[_Schema], pairing
         for order in permutations(range(len(schema.parameters))):
             words = {schema.parameters[index]: name for index, name in zip(order, goal.parameters, strict=True)}
             literals = [(role, (atom[0], *(words[word] for word in atom[1:]))) for role, atom in schema.literals]
-            for predicates, unpaired in _pair_literals(sorted(goal.literals), sorted(literals), pairing.predicates):
-                if all(_is_condition(role, atom) for role, atom in unpaired):
-                    extended = _Pairing(
+            for predicates, extras in _pair_literals(sorted(goal.literals), sorted(literals), pairing.predicates):
+                if all(_is_condition(role, atom) for role, atom in extras):
+                    extended_pairing = _Pairing(
                         predicates,
                         {**pairing.actions, schema.name: Rewrite(goal.name, order)},
-                        pairing.rest | {(role, atom, goal.name) for role, atom in unpaired},
+                        pairing.rest | {(role, atom, goal.name) for role, atom in extras},
                     )
-                    yield from _pair_actions(others, rest, extended)
+                    yield from _pair_actions(others, rest, extended_pairing)
 
 
 def _pair_literals(
@@ -198,12 +198,12 @@ def _pair_literals(
         yield predicates, list(literals)
         return
     (goal_role, goal), *others = target
-    taken = {rewrite.name for rewrite in predicates.values()}
+    taken_names = {rewrite.name for rewrite in predicates.values()}
     for role, (predicate, *words) in sorted(literals, key=lambda literal: literal[1][0] != goal[0]):
         if role != goal_role or len(words) != len(goal) - 1:
             continue
         rewrite = predicates.get(predicate)
-        if rewrite.name != goal[0] if rewrite else goal[0] in taken:
+        if rewrite.name != goal[0] if rewrite else goal[0] in taken_names:
             continue
         rest = [literal for literal in literals if literal != (role, (predicate, *words))]
         for order in [rewrite.order] if rewrite else permutations(range(len(words))):
@@ -290,11 +290,11 @@ class _Translator:
 
     def _translate_constraint(self, form: Form) -> Form:
         """Translate a constraint; one with variables must be one that the known domain's problems could have."""
-        translated = self._translate_form(form, {})
-        for token in _TOKEN.findall(render_expression(translated)):
+        translation = self._translate_form(form, {})
+        for token in _TOKEN.findall(render_expression(translation)):
             if "?" in token and token not in self.module.CONSTRAINT_WORDS:
                 raise NoMatchError
-        return translated
+        return translation
 
     def _translate_form(self, form: Form, variables: Mapping[str, str]) -> Form:
         if form.head in ("forall", "exists") and len(form) == 3:
@@ -321,9 +321,9 @@ class _Translator:
     def _translate_types(self, types: Types) -> str:
         """Find the known domain's type that has the same objects."""
         is_a = self.problem.domain.signature.is_a
-        names = {self.names[name] for name, declared in self.problem.objects.items() if is_a(declared, types)}
+        names = {self.names[name] for name, object_types in self.problem.objects.items() if is_a(object_types, types)}
         for type_name in _list_types(self.match.known).values():
-            if names and names == {name for name, declared in self.objects.items() if declared == (type_name,)}:
+            if names and names == {name for name, object_types in self.objects.items() if object_types == (type_name,)}:
                 return type_name
         if names == self.objects.keys() and not self.domain.signature.typed:
             return ""
@@ -331,9 +331,9 @@ class _Translator:
 
 
 @cache
-def _list_types(known: str) -> dict[frozenset[Slot], str]:
+def _list_types(known_domain: str) -> dict[frozenset[Slot], str]:
     """Return the known domain's types of objects, by the parameters that accept them; "" in an untyped domain."""
-    domain = load_generated_domain(known)
+    domain = load_generated_domain(known_domain)
     slots = {
         type_name: frozenset(
             (action.name, index)

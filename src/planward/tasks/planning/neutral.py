@@ -68,8 +68,8 @@ class _Scope:
 @cache_by_domain
 def name_domain(domain: Domain) -> DomainNames:
     """Number a domain's symbols in the order of their declaration, its constants by type and then in natural order."""
-    declared = dict.fromkeys(name for pair in domain.signature.supertypes.items() for name in (pair[0], *pair[1]))
-    types = number_names((name for name in declared if name != TOP_TYPE), "t")
+    type_names = dict.fromkeys(name for pair in domain.signature.supertypes.items() for name in (pair[0], *pair[1]))
+    types = number_names((name for name in type_names if name != TOP_TYPE), "t")
     return DomainNames(
         number_names(domain.signature.predicates, "p"),
         number_names(domain.actions, "a"),
@@ -176,8 +176,8 @@ def _iter_objects(problem: Problem, objects: Mapping[str, str], names: DomainNam
 def _iter_typed(variables: Variables, scope: _Scope, names: DomainNames) -> Iterator[str]:
     """Yield variables, each after its types, the alternatives of an `either`; nothing in an untyped domain."""
     for name, types in variables:
-        known = [names.types[t] for t in types if t in names.types]
-        yield from [*known, scope.names[name]] if known else []
+        type_names = [names.types[t] for t in types if t in names.types]
+        yield from [*type_names, scope.names[name]] if type_names else []
 
 
 def _iter_effect(effect: Effect, scope: _Scope, names: DomainNames) -> Iterator[str]:

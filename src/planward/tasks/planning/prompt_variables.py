@@ -28,9 +28,9 @@ class ProblemVariables:
     def prompt(self) -> str:
         """The record's own prompt; raises PromptTemplateError where the renaming changes a name in it."""
         words = set(re.findall(r"[\w-]+", self._record.prompt.lower()))
-        if renamed := sorted(words & self._renaming.keys()):
+        if renamed_words := sorted(words & self._renaming.keys()):
             raise PromptTemplateError(
-                f"problem {self._record.id}: its own `prompt` names {renamed[0]}, which is renamed; "
+                f"problem {self._record.id}: its own `prompt` names {renamed_words[0]}, which is renamed; "
                 "fix: set sft.renaming and grpo.renaming to false, or use `problem` in prompt.template"
             )
         return self._record.prompt

@@ -28,12 +28,15 @@ def find_reference_plan(domain: Path, problem: Path, params: ProblemsConfig) -> 
     """
     if params.planner == "fast-downward":
         return run_fast_downward(domain, problem, params.planner_timeout)
-    parsed = load_problem(problem, load_domain(domain))
-    if (count := count_instantiations(parsed)) > params.max_states:
+    parsed_problem = load_problem(problem, load_domain(domain))
+    if (count := count_instantiations(parsed_problem)) > params.max_states:
         raise SearchLimitError(f"its actions have up to {count} instantiations, more than max_states")
-    if count * parsed.expansion > MAX_SEARCH_EXPANSION or count * count_fluents(parsed) > MAX_SEARCH_BITS:
+    if (
+        count * parsed_problem.expansion > MAX_SEARCH_EXPANSION
+        or count * count_fluents(parsed_problem) > MAX_SEARCH_BITS
+    ):
         raise SearchLimitError(f"its {count} actions are too large to search; fix: a reference plan in the line")
-    return find_shortest_plan(ground_problem(parsed), params.max_states)
+    return find_shortest_plan(ground_problem(parsed_problem), params.max_states)
 
 
 def run_fast_downward(domain: Path, problem: Path, timeout: float) -> list[str]:

@@ -32,10 +32,10 @@ def compute_reward(outcome: Outcome) -> float:
         case Label.FORMAT:
             return -1.0
         case Label.GOAL:
-            satisfied, total = outcome.goals_satisfied, outcome.goals_total
-            if satisfied is None or total is None or not 0 <= satisfied < total:
+            num_satisfied, total = outcome.goals_satisfied, outcome.goals_total
+            if num_satisfied is None or total is None or not 0 <= num_satisfied < total:
                 raise ValueError(f"a missed goal needs 0 <= goals satisfied < goals: {outcome}")
-            return -0.3 + 0.3 * satisfied / total
+            return -0.3 + 0.3 * num_satisfied / total
         case Label.PRECONDITION:
             return -0.6 + 0.3 * _compute_progress(outcome)
         case Label.SAFETY:

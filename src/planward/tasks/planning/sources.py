@@ -138,11 +138,11 @@ def find_domain_file(problem: Path, root: Path) -> Path:
     instances/instance-1.pddl.
     """
     folder, stem = problem.parent, problem.stem
-    own = [folder / f"{part}-domain.pddl" for part in (stem, stem.partition("-")[0])]
-    own += [folder / f"domain{separator}{stem}.pddl" for separator in "-_"]
-    own.append(folder.parent / "domains" / f"domain-{stem.rpartition('-')[2]}.pddl")
-    shared = [above / "domain.pddl" for above in problem.parents if above == root or root in above.parents]
-    return next((file for file in (*own, *shared) if file.exists()), folder / "domain.pddl")
+    own_files = [folder / f"{part}-domain.pddl" for part in (stem, stem.partition("-")[0])]
+    own_files += [folder / f"domain{separator}{stem}.pddl" for separator in "-_"]
+    own_files.append(folder.parent / "domains" / f"domain-{stem.rpartition('-')[2]}.pddl")
+    shared_files = [above / "domain.pddl" for above in problem.parents if above == root or root in above.parents]
+    return next((file for file in (*own_files, *shared_files) if file.exists()), folder / "domain.pddl")
 
 
 def find_domain_name(folder: str, domain_file: Path, known: Container[str]) -> str:
@@ -187,10 +187,10 @@ def generate_domain_records(params: PlanningParams, domain: str, folder: Path) -
 
 def generate_larger_records(params: PlanningParams, domain: str, folder: Path) -> Iterator[Record]:
     """Likewise for the sizes in `transfer.larger`: distinct from all problems of `problems.generated`."""
-    known = {hash_problem(build_problem(domain, instance)) for instance in generate_instances(params, domain)}
+    known_digests = {hash_problem(build_problem(domain, instance)) for instance in generate_instances(params, domain)}
     larger = params.problems.model_copy(update={"generated": params.transfer.larger})
     params = params.model_copy(update={"problems": larger})
-    instances = generate_instances(params, domain, "transfer.larger", known)
+    instances = generate_instances(params, domain, "transfer.larger", known_digests)
     return _solve_instances(params, domain, folder, instances, larger.count(domain), stream=":larger")
 
 
@@ -207,8 +207,8 @@ def _solve_instances(
         plan = find_plan(domain, instance)
         assert plan, f"{domain}: {instance.name} has no plan by rule"  # every unconstrained problem has one
         is_constrained = params.problems.constraints == "safety" and rng.random() < params.problems.constrained_share
-        if is_constrained and (constrained := constrain_instance(rng, domain, instance, plan)):
-            instance, plan = constrained
+        if is_constrained and (replacement := constrain_instance(rng, domain, instance, plan)):
+            instance, plan = replacement
         text = render_problem(domain, dialect.translate_instance(instance))
         _write(file, text)
         meta = {
@@ -231,8 +231,8 @@ def build_dialects(domain: str, count: int, seed: int, key: str) -> list[Dialect
         ParamsError: the domain is unknown, or has fewer dialects.
     """
     if domain not in GENERATED_DOMAINS:
-        known = ", ".join(GENERATED_DOMAINS)
-        raise ParamsError(f"params.yaml: problems.generated.{domain}: no such generator; there are {known}")
+        names = ", ".join(GENERATED_DOMAINS)
+        raise ParamsError(f"params.yaml: problems.generated.{domain}: no such generator; there are {names}")
     try:
         return [build_dialect(domain, number, seed) for number in range(count)]
     except ValueError as error:

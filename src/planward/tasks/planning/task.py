@@ -102,19 +102,19 @@ class PlanningTask:
         config = self.params.prompt
         if config.style == "full":
             pairs = zip(examples, plans, strict=True)
-            solved = [ExampleVariables(example, self.root, self._load, plan) for example, plan in pairs]
-            unsolved = ProblemVariables(problem, self.root, self._load, renaming)
-            return self._template.render(unsolved, solved, system_turn=config.system_turn)
+            example_variables = [ExampleVariables(example, self.root, self._load, plan) for example, plan in pairs]
+            problem_variables = ProblemVariables(problem, self.root, self._load, renaming)
+            return self._template.render(problem_variables, example_variables, system_turn=config.system_turn)
         lexicon = self._find_lexicon(problem, renaming)
         if lexicon is None:
-            parsed = rename_problem(self._load(problem), renaming) if renaming else self._load(problem)
-            return render_compact_prompt(parsed, zip(map(self._load, examples), plans, strict=True))
+            parsed_problem = rename_problem(self._load(problem), renaming) if renaming else self._load(problem)
+            return render_compact_prompt(parsed_problem, zip(map(self._load, examples), plans, strict=True))
         lexicons = [
             self.load_lexicon(example.meta.domain_file, example.meta.problem_file, neutral=lexicon.is_neutral)
             for example in examples
         ]
-        for record, own in ((problem, lexicon), *zip(examples, lexicons, strict=True)):
-            _check_symbols(record, own)
+        for record, record_lexicon in ((problem, lexicon), *zip(examples, lexicons, strict=True)):
+            _check_symbols(record, record_lexicon)
         return render_prompt(lexicon, list(zip(lexicons, plans, strict=True)))
 
     def reference_completion(self, problem: Record, renaming: Renaming = NO_RENAMING) -> str:

@@ -50,8 +50,8 @@ class TransferSource:
         The problems are the first `transfer.renamed`, balanced over the domains. One whose copy does not have the
         verdicts of the original, in-process and of VAL, is left out.
         """
-        chosen = select_balanced(test, self.params.transfer.renamed)
-        for problem in tqdm(chosen, desc="renamed", unit="problem"):
+        problems = select_balanced(test, self.params.transfer.renamed)
+        for problem in tqdm(problems, desc="renamed", unit="problem"):
             records = [problem, *self._select_examples("renamed", problem, pool)]
             try:
                 copies = self._rename(records)
@@ -74,8 +74,8 @@ class TransferSource:
         for domain in self.params.transfer.larger if problems.source == "generated" else ():
             if domain not in problems.generated or domain not in bounds:
                 continue
-            for generated in generate_larger_records(self.params, domain, self.folder / "larger"):
-                line = _move(generated, "larger").model_dump()
+            for larger_record in generate_larger_records(self.params, domain, self.folder / "larger"):
+                line = _move(larger_record, "larger").model_dump()
                 record, _ = self.copy.validate_line(line, domain)
                 score = self.copy.score_difficulty(record) or 0.0
                 record = record.model_copy(update={"score": score, "bucket": bounds[domain].classify(score)})
@@ -85,10 +85,10 @@ class TransferSource:
     def iter_unseen(self, held_out: Sequence[Record]) -> Iterator[TransferProblem]:
         """Yield the first `transfer.unseen` problems of each held-out domain, with examples from all others of it."""
         records = [self._copy(record, "unseen") for record in sorted(held_out, key=lambda record: record.id)]
-        taken = Counter[str]()
+        domain_counts = Counter[str]()
         for record in records:
-            taken[record.domain] += 1
-            if taken[record.domain] <= self.params.transfer.unseen:
+            domain_counts[record.domain] += 1
+            if domain_counts[record.domain] <= self.params.transfer.unseen:
                 yield self._build("unseen", record, self._select_examples("unseen", record, records))
 
     def _select_examples(self, kind: TransferKind, problem: Record, pool: Sequence[Record]) -> list[Record]:

@@ -89,13 +89,13 @@ def compute_standards(
     """
     rng, standards = np.random.default_rng([seed, 3]), dict[int, Standard]()
     bar = tqdm(total=len(states.age), desc="standards", disable=not progress, leave=False)
-    for employed in (1, 0):
-        candidates = reference.states.employed == employed
-        targets = np.flatnonzero(states.employed == employed)
+    for is_employed in (1, 0):
+        candidates = reference.states.employed == is_employed
+        targets = np.flatnonzero(states.employed == is_employed)
         if not len(targets):
             continue
         if candidates.sum() < economy.neighbours:
-            job = "with" if employed else "without"
+            job = "with" if is_employed else "without"
             raise TooFewMonths(
                 f"economy.neighbours: reference households have {candidates.sum()} months {job} a job; "
                 "fix: lower it, or raise households or months in economy.simulator"
@@ -107,8 +107,8 @@ def compute_standards(
             rewards = compute_rewards(states[chunk], work[nearest], consumption[nearest], economy)
             for row, position in enumerate(chunk):
                 threshold = _round_down(float(np.quantile(rewards[row], economy.good_quantile)))
-                chosen = nearest[row, rng.choice(np.flatnonzero(rewards[row] >= threshold))]
-                decision = Decision(float(work[chosen]), float(consumption[chosen]))
+                month = nearest[row, rng.choice(np.flatnonzero(rewards[row] >= threshold))]
+                decision = Decision(float(work[month]), float(consumption[month]))
                 standards[int(position)] = Standard(threshold, decision)
             bar.update(len(chunk))
     bar.close()
@@ -152,12 +152,12 @@ class ExampleSelector(Generic[Item]):
 
     def _build_indexes(self, pool: Sequence[Item]) -> dict[bool, _ScenarioIndex]:
         states, indexes = [self.state(item) for item in pool], dict[bool, _ScenarioIndex]()
-        for employed in sorted({state.employed for state in states}):
-            positions = [i for i, state in enumerate(states) if state.employed == employed]
+        for is_employed in sorted({state.employed for state in states}):
+            positions = [i for i, state in enumerate(states) if state.employed == is_employed]
             households = Counter(self.household(pool[i]) for i in positions)
             keys = Counter(self.key(pool[i]) for i in positions)
             index = StateIndex(stack_states([states[i] for i in positions]))
-            indexes[employed] = _ScenarioIndex(index, positions, households, keys)
+            indexes[is_employed] = _ScenarioIndex(index, positions, households, keys)
         return indexes
 
 

@@ -125,7 +125,7 @@ class _Simulation:
         self.employed = (rng.random(n) >= labour.natural).astype(np.float64)
         self.wealth = config.pay * config.wealth_months * np.exp(rng.normal(-0.5, 1.0, n))
         self.income = self.disposable = 0.5 * config.pay * np.exp(self.talent)
-        self.spent = 0.5 * config.pay * np.exp(self.talent)
+        self.spending = 0.5 * config.pay * np.exp(self.talent)
         self.transfer = 0.2 * config.pay
         self.price, self.pay, self.interest = 1.0, config.pay, config.neutral_rate + config.inflation_target
         self.prices = [(1 + config.inflation_target) ** (month / 12) for month in range(-12, 0)]
@@ -138,9 +138,9 @@ class _Simulation:
         config, price = economy.simulator, float(states.price[0])
         gross, net = compute_gross_income(states, work), compute_net_income(states, work, economy.tax)
         means = (states.wealth / price + net) * price
-        spent = consumption * means
+        spending = consumption * means
         supply = (1 + config.markup) * config.pay * float(np.sum(self._compute_skill() * work))
-        demand = float(spent.sum()) / price
+        demand = float(spending.sum()) / price
         excess = float(np.log(demand / max(supply, 1e-9)))
         macro = {
             "price": price,
@@ -157,8 +157,8 @@ class _Simulation:
             "gini": _compute_gini(states.wealth),
         }
         taxes = float(compute_income_tax(gross, economy.tax).sum()) * price
-        self.disposable, self.income, self.spent = net * price, gross * price, spent
-        self.wealth = means - spent
+        self.disposable, self.income, self.spending = net * price, gross * price, spending
+        self.wealth = means - spending
         self._update_transfer(states, work, taxes)
         self._update_jobs(states, work, excess)
         self._update_prices(states, excess)
@@ -182,7 +182,7 @@ class _Simulation:
             interest=np.clip(self.interest, *config.interest) * ones,
             unemployment=unemployment * ones,
             transfer=self.transfer * ones,
-            consumption=self.spent,
+            consumption=self.spending,
         )
         return round_states(states)
 
@@ -204,7 +204,7 @@ class _Simulation:
         economy = self.economy
         benefits = float(np.sum((1 - states.employed) * economy.tax.benefit * states.wage * (1 - work)))
         interest = float(np.sum(states.wealth * states.interest)) / 12
-        profits = float(self.spent.sum()) - float(np.sum(work * states.wage))
+        profits = float(self.spending.sum()) - float(np.sum(work * states.wage))
         money = float(states.wealth.sum() + states.transfer.sum())
         new_money = economy.simulator.inflation_target / 12 * money
         lowest = 0.02 * economy.simulator.pay * self.price

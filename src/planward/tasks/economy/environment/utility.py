@@ -4,7 +4,7 @@ Amounts are coins divided by the price level, in units of `unit`; names are thos
 and consumption c, both in [0, 1],
 
     m = a + y(w)                                     means: wealth and net income (`budgets`)
-    C = c m,  K = (1 - c) m                          spent, saved
+    C = c m,  K = (1 - c) m                          spending, savings
     U = u(C + s) - e(age) w^(1 + 1/ν) / (1 + 1/ν) - (ζ/2) log²((C + s) / (C' + s)) + B^γ E[u(K + h + s)]
 
 - u(x) = x^(1 - γ) / (1 - γ), log x for γ = 1: isoelastic utility, γ = `curvature`; s = `subsistence` keeps it finite.
@@ -42,16 +42,16 @@ def compute_utility(states: States, work: FloatArray, consumption: FloatArray, e
     """Compute expected utility; states and decisions are broadcast against each other."""
     tax, preferences = economy.tax, economy.preferences
     means = compute_means(states, work, tax) / preferences.unit
-    spent, saved = consumption * means, (1 - consumption) * means
+    spending, savings = consumption * means, (1 - consumption) * means
     habit = states.consumption / states.price / preferences.unit
-    now = _compute_isoelastic_utility(spent + preferences.subsistence, preferences.curvature)
+    now = _compute_isoelastic_utility(spending + preferences.subsistence, preferences.curvature)
     effort = _compute_effort_weight(states.age, preferences) * work ** (1 + 1 / preferences.frisch)
     effort = effort / (1 + 1 / preferences.frisch)
-    change = np.log((spent + preferences.subsistence) / (habit + preferences.subsistence))
+    change = np.log((spending + preferences.subsistence) / (habit + preferences.subsistence))
     weight, with_job, without_job = _compute_future_income(states, economy)
     job_probability = compute_job_probability(states.employed, work, states.unemployment, economy.labour)
-    later = job_probability * _compute_isoelastic_utility(saved + with_job, preferences.curvature)
-    later = later + (1 - job_probability) * _compute_isoelastic_utility(saved + without_job, preferences.curvature)
+    later = job_probability * _compute_isoelastic_utility(savings + with_job, preferences.curvature)
+    later = later + (1 - job_probability) * _compute_isoelastic_utility(savings + without_job, preferences.curvature)
     return now - effort - preferences.steadiness / 2 * change**2 + weight * later
 
 
@@ -94,8 +94,8 @@ def _compute_future_income(states: States, economy: EconomyConfig) -> tuple[Floa
     q = np.where(near_one, 0.5, growth)
     months = np.where(near_one, horizon, q * (1 - q**horizon) / (1 - q))
     usual_work = np.full_like(states.wage, preferences.usual_work)
-    employed = {"employed": np.ones_like(states.employed), "wealth": np.zeros_like(states.wealth)}
-    pay = compute_net_income(States(**{**vars(states), **employed}), usual_work, tax) / preferences.unit
+    changes = {"employed": np.ones_like(states.employed), "wealth": np.zeros_like(states.wealth)}
+    pay = compute_net_income(States(**{**vars(states), **changes}), usual_work, tax) / preferences.unit
     counted_months = preferences.counted * horizon
     search_months = np.minimum(1 / compute_finding_probability(states.unemployment, economy.labour), counted_months)
     benefit = (tax.benefit * states.wage + states.transfer) / states.price / preferences.unit

@@ -93,9 +93,9 @@ def analyse(params: EconomyParams, results: Results) -> tuple[dict[str, pd.DataF
             f"{results.predictions}: {results.score / 'test.jsonl'} has no problem {error.args[0]!r} of a household; "
             "fix: run `evaluate` again on this split"
         ) from None
-    answered = set(answers["id"])
+    answered_ids = set(answers["id"])
     task = EconomyTask(params, results.problems)
-    naive = build_baselines([problem for problem in test if problem.id in answered], train, task, params)
+    naive = build_baselines([problem for problem in test if problem.id in answered_ids], train, task, params)
     uncertainty = Uncertainty(params.compare.confidence, params.compare.resamples, params.seed)
     tables = compute_tables(answers, naive, params.economy.collapse_sd, uncertainty)
     return tables, build_metrics(answers, tables)
@@ -113,14 +113,14 @@ def build_answers(predictions: Iterable[Prediction], problems: Mapping[str, Reco
     Raises:
         KeyError: a prediction is on no such problem, or that has no household; the argument is its id.
     """
-    known: dict[str, tuple[str, Decision | None]] = {}
+    references_by_id: dict[str, tuple[str, Decision | None]] = {}
     for problem in problems.values():
         household = (problem.meta.model_extra or {}).get("household")
         if household is not None:
-            known[problem.id] = str(household), _parse(problem.response or "")
+            references_by_id[problem.id] = str(household), _parse(problem.response or "")
     rows = []
     for answer in predictions:
-        household, reference = known[answer.id]
+        household, reference = references_by_id[answer.id]
         decision = _parse(answer.completion)
         rows.append(
             {"id": answer.id, "household": household, "method": answer.method, "dataset_size": answer.dataset_size}
@@ -220,11 +220,11 @@ def compute_collapse(answers: pd.DataFrame, collapse_sd: float, bootstrap: Clust
     """
     keys, rows = [*RUN, "seed", "shot_num"], []
     for values, run in answers.groupby(keys):
-        parsed = run[run["strict"]]
-        frequencies = parsed.groupby(list(QUANTITIES)).size()
+        parsed_answers = run[run["strict"]]
+        frequencies = parsed_answers.groupby(list(QUANTITIES)).size()
         spreads = {name: bootstrap.estimate_sd(run, name) for name in QUANTITIES}
-        row: Row = dict(zip(keys, values, strict=True)) | {"n": len(parsed), "distinct": len(frequencies)}
-        row |= {"most_frequent_share": frequencies.max() / len(parsed) if len(parsed) else np.nan}
+        row: Row = dict(zip(keys, values, strict=True)) | {"n": len(parsed_answers), "distinct": len(frequencies)}
+        row |= {"most_frequent_share": frequencies.max() / len(parsed_answers) if len(parsed_answers) else np.nan}
         for name, spread in spreads.items():
             row |= _flatten(f"{name}_sd", spread)
             row |= _flatten(f"{name}_correlation", bootstrap.estimate_correlation(run, name, f"reference_{name}"))
@@ -248,14 +248,14 @@ def compute_requirements(
     """
     fewest = answers["shot_num"].min()
     rows: list[Row] = []
-    trained = answers[(answers["shot_num"] == fewest) & (answers["dataset_size"] > 0)]
-    for keys, cell in trained.groupby(CELL):
+    trained_answers = answers[(answers["shot_num"] == fewest) & (answers["dataset_size"] > 0)]
+    for keys, cell in trained_answers.groupby(CELL):
         size, n, seeds = keys[1], cell["id"].nunique(), cell["seed"].nunique()
         by_problem = cell.groupby("id").agg(parsed=("strict", "all"), lowest=("reward", "min"))
-        parsed, minus_ones = int(by_problem["parsed"].sum()), int((by_problem["lowest"] == -1).sum())
+        num_parsed, minus_ones = int(by_problem["parsed"].sum()), int((by_problem["lowest"] == -1).sum())
         checks: dict[str, tuple[Estimate, float, str]] = {
             "answers": (Estimate(n, np.nan, np.nan), MIN_ANSWERS, _format_holds(n >= MIN_ANSWERS)),
-            "parse_rate": (_estimate_share(parsed, n, confidence), 1.0, _format_holds(parsed == n)),
+            "parse_rate": (_estimate_share(num_parsed, n, confidence), 1.0, _format_holds(num_parsed == n)),
             "minus_one_share": (_estimate_share(minus_ones, n, confidence), 0.0, _format_holds(minus_ones == 0)),
         }
         by_seed = spreads[(spreads[CELL] == list(keys)).all(axis=1)]
@@ -301,10 +301,10 @@ def compute_against_reference(answers: pd.DataFrame) -> pd.DataFrame:
     rows: list[Row] = []
     for keys, cell in _iter_largest(answers):
         for quantity in QUANTITIES:
-            parsed = cell[[quantity, f"reference_{quantity}"]].dropna()
+            decisions = cell[[quantity, f"reference_{quantity}"]].dropna()
             edges = _compute_edges(0.0, REFERENCE_BIN_WIDTH)
-            bins = np.minimum(np.searchsorted(edges, parsed[f"reference_{quantity}"], side="right"), len(edges) - 1)
-            for i, inside in parsed[quantity].groupby(bins):
+            bins = np.minimum(np.searchsorted(edges, decisions[f"reference_{quantity}"], side="right"), len(edges) - 1)
+            for i, inside in decisions[quantity].groupby(bins):
                 first, third = np.quantile(inside, [0.25, 0.75])
                 rows.append(
                     dict(keys)
@@ -322,19 +322,19 @@ def compute_baselines(naive: pd.DataFrame, answers: pd.DataFrame, bootstrap: Clu
     """
     grpo = next((cell for keys, cell in _iter_largest(answers) if keys["method"] == "grpo"), None)
     rows: list[Row] = []
-    for name, chosen in naive.assign(seed=0).groupby("baseline", sort=False):
-        row: Row = {"baseline": name, "n": chosen["id"].nunique(), "households": chosen["household"].nunique()}
+    for name, group in naive.assign(seed=0).groupby("baseline", sort=False):
+        row: Row = {"baseline": name, "n": group["id"].nunique(), "households": group["household"].nunique()}
         for measure in ("reward", "good"):
-            row |= _flatten(measure, bootstrap.estimate_mean(chosen, measure))
+            row |= _flatten(measure, bootstrap.estimate_mean(group, measure))
         for quantity in QUANTITIES:
-            values = chosen[quantity]
-            centred = values - values.median()  # so that the sd of a constant is exactly 0
-            row |= {f"{quantity}_mean": values.mean(), f"{quantity}_sd": centred.std(ddof=0)}
+            values = group[quantity]
+            centred_values = values - values.median()  # so that the sd of a constant is exactly 0
+            row |= {f"{quantity}_mean": values.mean(), f"{quantity}_sd": centred_values.std(ddof=0)}
         if grpo is not None:
-            baseline_rewards = grpo["id"].map(chosen.groupby("id")["reward"].mean())
+            baseline_rewards = grpo["id"].map(group.groupby("id")["reward"].mean())
             differences = grpo.assign(difference=grpo["reward"] - baseline_rewards)
             row |= _flatten("grpo_minus", bootstrap.estimate_mean(differences, "difference"))
-            row["grpo_minus_detectable_difference"] = bootstrap.compute_detectable_difference([grpo, chosen], "reward")
+            row["grpo_minus_detectable_difference"] = bootstrap.compute_detectable_difference([grpo, group], "reward")
         rows.append(row)
     return pd.DataFrame(rows)
 

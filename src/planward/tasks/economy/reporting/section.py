@@ -128,20 +128,20 @@ def select_samples(params: Params, results: Results) -> list[SampleState]:
     for prediction in iter_largest_run_predictions(results, params):
         predictions.setdefault(prediction.id, []).append(prediction)
     rewards = {id: [prediction.reward for prediction in group] for id, group in predictions.items()}
-    chosen: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for id in sorted(predictions, key=lambda id: (min(rewards[id]) - max(rewards[id]), id)):
-        chosen.setdefault(predictions[id][0].domain, id)
+        ids.setdefault(predictions[id][0].domain, id)
     problems = read_problems(results.score, ["test"])
-    return [SampleState(problems[chosen[scenario]], predictions[chosen[scenario]]) for scenario in sorted(chosen)]
+    return [SampleState(problems[ids[scenario]], predictions[ids[scenario]]) for scenario in sorted(ids)]
 
 
 def list_findings(data: EconomyData, params: Params) -> list[str]:
     """Sentences on the last method: reward at the largest N, all comparisons, baselines, requirements, collapse."""
-    alpha, paired = 1 - params.compare.confidence, data.paired
-    if paired.empty:
+    alpha, pairs = 1 - params.compare.confidence, data.paired
+    if pairs.empty:
         return []
-    last = max(paired["method_b"], key=lambda method: sort_key("method", method))
-    rows, name = paired[paired["method_b"] == last], format_method(str(last))
+    last = max(pairs["method_b"], key=lambda method: sort_key("method", method))
+    rows, name = pairs[pairs["method_b"] == last], format_method(str(last))
     size, shot_num = rows["dataset_size"].max(), rows["shot_num"].min()
     largest = rows[(rows["dataset_size"] == size) & (rows["shot_num"] == shot_num)]
     first = next(largest.itertuples())
@@ -305,11 +305,11 @@ def draw_macro_panels(macro: pd.DataFrame | None, main: bool) -> list[Figure]:
         return []
     names = [str(name) for name in macro.columns.drop("month")]
     if main:
-        chosen = [name for name in MAIN_SERIES if name in names]
+        series_names = [name for name in MAIN_SERIES if name in names]
     else:
-        chosen = [name for name in names if name not in MAIN_SERIES]
+        series_names = [name for name in names if name not in MAIN_SERIES]
     panels = []
-    for name in chosen:
+    for name in series_names:
         points = downsample_curve(list(zip(macro["month"], macro[name], strict=True)), MAX_SERIES_POINTS)
         heading = f"mean {name}" if name in MEANS else name.replace("_", " ")
         panels.append(figures.draw_lines(heading, {heading: points}, "month", compute_value_range([points])))
@@ -338,8 +338,8 @@ def build_sample(sample: SampleState) -> dict[str, Any]:
 
 def _list_cells(cells: pd.DataFrame, shot_num: int | None) -> list[dict[str, Any]]:
     """The cells with a number of worked examples, or all."""
-    chosen = cells if shot_num is None else cells[cells["shot_num"] == shot_num]
-    return [{str(name): value for name, value in row.items()} for row in chosen.to_dict("records")]
+    rows = cells if shot_num is None else cells[cells["shot_num"] == shot_num]
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
 def _format_key(cell: dict[str, Any], shot_num: int | None) -> list[Any]:

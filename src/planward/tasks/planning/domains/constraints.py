@@ -24,13 +24,13 @@ def constrain_instance(
     Returns:
         The constrained instance and its plan; None where no sample had a plan among those of `iter_plans`.
     """
-    satisfied = None
+    fallback = None
     for _ in range(MAX_SAMPLES):
         candidate = replace(instance, constraints=GENERATED_DOMAINS[domain].sample_constraints(rng, instance))
         if not candidate.constraints:
             continue
         if PlanVerifier(build_problem(domain, candidate)).verify(plan).label is not Label.SAFETY:
-            satisfied = satisfied or candidate
+            fallback = fallback or candidate
         elif other := find_plan(domain, candidate):
             return candidate, other
-    return (satisfied, list(plan)) if satisfied else None
+    return (fallback, list(plan)) if fallback else None

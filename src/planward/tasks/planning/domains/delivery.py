@@ -54,7 +54,7 @@ def iter_plans(instance: Instance) -> Iterator[Plan]:
     The first plan follows the goal's order and goes along x before y; further ones go along y first, or take another
     package first. None where there is no path.
     """
-    blocked = {atom[2] for atom in find_forbidden(instance) if atom[:2] == ("at", "truck")}
+    blocked_cells = {atom[2] for atom in find_forbidden(instance) if atom[:2] == ("at", "truck")}
     graph = _build_graph(instance.init)
     place = {atom[1]: atom[2] for atom in instance.init if atom[0] == "at"}
 
@@ -62,7 +62,7 @@ def iter_plans(instance: Instance) -> Iterator[Plan]:
         here, plan = place["truck"], Plan()
         for _, package, destination in goals:
             for action, stop in (("pick-package", place[package]), ("drop-package", destination)):
-                distance = _measure_distances(graph, stop, blocked)
+                distance = _measure_distances(graph, stop, blocked_cells)
                 if here not in distance:
                     return None
                 while here != stop:
@@ -87,12 +87,12 @@ def _build_graph(init: Collection[Atom]) -> Graph:
     return dict(graph)
 
 
-def _measure_distances(graph: Graph, cell: str, blocked: Collection[str] = ()) -> dict[str, int]:
+def _measure_distances(graph: Graph, cell: str, blocked_cells: Collection[str] = ()) -> dict[str, int]:
     """Return the distance of every reachable cell from `cell`, around blocked ones."""
-    distance, frontier = {cell: 0}, [cell] if cell not in blocked else []
+    distance, frontier = {cell: 0}, [cell] if cell not in blocked_cells else []
     for here in frontier:
         for neighbour in graph.get(here, []):
-            if neighbour not in distance and neighbour not in blocked:
+            if neighbour not in distance and neighbour not in blocked_cells:
                 distance[neighbour] = distance[here] + 1
                 frontier.append(neighbour)
     return distance

@@ -66,18 +66,18 @@ def split_numbers(name: str) -> list[str | int]:
 
 def number_objects(names: Iterable[str], stem: str, limit: int) -> dict[str, str] | None:
     """Map the names to `stem1`, `stem2`, ... in their order; None where there are more than `limit`."""
-    numbered = {name: f"{stem}{i}" for i, name in enumerate(names, 1)}
-    return numbered if len(numbered) <= limit else None
+    numbered_names = {name: f"{stem}{i}" for i, name in enumerate(names, 1)}
+    return numbered_names if len(numbered_names) <= limit else None
 
 
 def merge_names(*parts: dict[str, str] | None) -> dict[str, str] | None:
     """Merge maps of names; None where one is None."""
-    merged = dict[str, str]()
+    merged_names = dict[str, str]()
     for part in parts:
         if part is None:
             return None
-        merged |= part
-    return merged
+        merged_names |= part
+    return merged_names
 
 
 def move_to_front(items: Sequence[Atom]) -> Iterable[list[Atom]]:
