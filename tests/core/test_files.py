@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from planward.core.files import CannotWriteError, open_atomic, replace_atomic
 from planward.val.known_problem import check_known_verdicts
@@ -45,3 +47,10 @@ def test_a_full_folder_of_temporary_files_is_named(tmp_path: Path, monkeypatch: 
             open_atomic(tmp_path / "quarantine.jsonl"),
         ):
             check_known_verdicts()
+
+
+def test_tensors_get_the_permissions_of_other_files(tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    with replace_atomic(tmp_path / "tensors") as partial:
+        save_file({"a": torch.zeros(1)}, partial)
+    assert (tmp_path / "tensors").stat().st_mode == (tmp_path / "text").stat().st_mode

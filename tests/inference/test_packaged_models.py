@@ -105,6 +105,7 @@ def test_a_fetched_model_loads_and_ends_its_answers(
     assert tokenizer.apply_chat_template(turns, tokenize=False) == "<|im_start|>user\nplan<|im_end|>\n"
     assert tiny.digest in (folder / "README.md").read_text()
     assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # others may load it as well
 
 
 def test_converted_weights_are_those_of_the_file(tiny: PackagedModel, tmp_path: Path) -> None:

@@ -246,6 +246,7 @@ def test_a_model_folder_is_complete_or_as_it_was(monkeypatch: pytest.MonkeyPatch
     models.save_model(network, tokenizer, Path("models/model"))
     before = read_files("models/model")
     assert "weights" not in map(str, before)
+    assert len({path.stat().st_mode for path in Path("models/model").iterdir()}) == 1  # others may load it as well
 
     def fail(_: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

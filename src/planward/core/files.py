@@ -18,6 +18,8 @@ from pydantic import BaseModel
 FIX = "fix: free space on its disk, or let this user write there"
 RUST_ERROR = re.compile(r"\(os error (\d+)\)")  # in what safetensors and tokenizers raise
 NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without flock answer
+UMASK = os.umask(0o077)  # reading it means setting it
+os.umask(UMASK)
 TORCH_WRITERS = ("inline_container.cc", "PytorchStreamWriter")  # in what torch.save raises, without a reason
 
 
@@ -74,11 +76,23 @@ def replace_atomic(path: Path, *, by_name: bool = False) -> Iterator[Path]:
     try:
         with name_write_errors(path, partial, by_name=by_name):
             yield partial
+            apply_umask(partial)
             partial.replace(path)
     except BaseException:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def apply_umask(path: Path) -> None:
+    """Give a file, or those below a folder, the permissions of new ones.
+
+    safetensors renames temporary files, which only their owner may read (its issue 782).
+    """
+    for file in path.rglob("*") if path.is_dir() else (path,):
+        if file.is_file():
+            with suppress(OSError):  # a file system without permissions
+                file.chmod(0o666 & ~UMASK)
 
 
 @contextmanager

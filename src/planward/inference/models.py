@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from planward.core.files import name_write_errors
+from planward.core.files import apply_umask, name_write_errors
 from planward.core.model_folders import check_model_folder
 from planward.params import ModelConfig
 
@@ -178,6 +178,7 @@ def save_model(network: Any, tokenizer: Any, folder: Path, *, adapter: bool = Fa
     try:
         with name_write_errors(folder), name_write_errors(folder, partial):
             _write_model(network, tokenizer, partial, adapter)
+            apply_umask(partial)
             if folder.exists():
                 shutil.rmtree(folder)
             partial.rename(folder)
