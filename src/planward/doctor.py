@@ -31,7 +31,7 @@ from planward import val
 from planward.core.dvc_locks import list_lock_faults
 from planward.core.model_folders import check_model_folder
 from planward.core.parallel import count_processors
-from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file
+from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file, results
 from planward.core.recipes import apply_recipe, check_params
 from planward.core.registry import load_params, task_names
 from planward.loggers import list_missing
@@ -98,6 +98,7 @@ def iter_findings(deep: bool = False) -> Iterator[Finding]:
         "Git": inspect_git,
         "disk": inspect_disk,
         "DVC": inspect_dvc,
+        "code": inspect_code,
         "needs": inspect_needs,
     }
     for name, inspect in machine.items():
@@ -341,6 +342,20 @@ def inspect_dvc() -> Finding:
             return Finding("DVC", "warn", f"busy: {text}", "wait for it to end; dvc --wait-for-lock repro does")
         remotes = ", ".join(repo.config["remote"]) or "no remote: results stay on this machine"
         return Finding("DVC", "ok", f"a repository, free; {remotes}")
+
+
+def inspect_code() -> Finding:
+    """Stages whose code was edited while they ran: DVC takes their outputs for those of the edited code."""
+    stages = list[str]()
+    for track in list_tracks():
+        pipeline = params_file(track).with_name(PIPELINE.name)
+        for file in sorted(results(track).timing.glob("*.json")):
+            if "changed_code" in json.loads(file.read_bytes()):
+                stages.append(file.stem if pipeline == PIPELINE else f"{pipeline}:{file.stem}")
+    if stages:
+        text = f"edited while stages ran, whose outputs may be those of the earlier code: {list_names(stages)}"
+        return Finding("code", "warn", text, f"dvc repro --force --single-item {' '.join(stages)}")
+    return Finding("code", "ok", "stages are recorded with the code that they ran")
 
 
 def inspect_needs() -> Finding:

@@ -56,7 +56,7 @@ def test_this_project_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     status, findings = run_doctor()
     assert status == 0, findings
-    assert list(findings) == [*MACHINE_CHECKS, "parameters", "recipes", "models", "Git", "disk", "DVC", "needs"]
+    assert list(findings) == [*MACHINE_CHECKS, "parameters", "recipes", "models", "Git", "disk", "DVC", "code", "needs"]
     assert {findings[name]["status"] for name in ("Python", "VAL", "parameters", "recipes", "models", "needs")} == {
         "ok"
     }

@@ -1,4 +1,4 @@
-"""Parameters that are edited while DVC runs a stage."""
+"""Parameters and code that are edited while DVC runs a stage."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import yaml
 
 from planward.cli.parameters import ParametersChanged, guard_parameters
 from planward.cli.processes import DVC_VARIABLE
+from planward.doctor import inspect_code
 from planward.params import read_yaml
 from support import ROOT
 
@@ -35,6 +36,7 @@ PIPELINE = {
     "stages": {
         "compare": {
             "cmd": f"{sys.executable} stage.py",
+            "deps": ["src/used"],
             "params": ["seed", "split.test", "dataset_sizes.0"],
             "outs": ["out.txt"],
         }
@@ -49,13 +51,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     Path("stage.py").write_text(STAGE)
+    for name in ("used", "unused"):
+        Path("src", name).mkdir(parents=True)
+        Path("src", name, "module.py").touch()
     Path("dvc.yaml").write_text(yaml.safe_dump(PIPELINE))
     subprocess.run(["dvc", "init", "--no-scm", "--quiet"], check=True)
     return tmp_path
 
 
-def repro(*replacements: tuple[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run `dvc repro` and edit params.yaml while its stage runs."""
+def repro(*replacements: tuple[str, str], code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `dvc repro`; while its stage runs, edit params.yaml and the folder `code` of src."""
     for name in ("started", "edited"):
         Path(name).unlink(missing_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -69,6 +74,8 @@ def repro(*replacements: tuple[str, str]) -> subprocess.CompletedProcess[str]:
         assert old in text
         text = text.replace(old, new)
     Path("params.yaml").write_text(text)
+    if code:
+        Path("src", code, "module.py").write_text("edited = True")
     Path("edited").touch()
     output, _ = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output)
@@ -139,3 +146,23 @@ def test_an_edit_that_is_undone_before_the_stage_ends_counts_if_the_stage_has_re
     edit_and_undo(lambda: None)
     with pytest.raises(ParametersChanged, match=r"^params\.yaml: split\.test changed while compare ran"):
         edit_and_undo(lambda: read_yaml(file))
+
+
+@pytest.mark.usefixtures("project")
+def test_code_that_changes_while_its_stage_runs_is_named_until_the_stage_runs_again() -> None:
+    process = repro(code="used")
+    assert process.returncode == 0
+    assert "warning: src/used/module.py changed while compare ran" in process.stdout
+    assert "dvc repro --force --single-item compare" in process.stdout
+    assert inspect_code().status == "warn"
+    assert inspect_code().fix == "dvc repro --force --single-item compare"
+    subprocess.run(["dvc", "repro", "--quiet", "--force"], check=True)
+    assert inspect_code().status == "ok"
+
+
+@pytest.mark.usefixtures("project")
+def test_code_of_other_stages_may_change() -> None:
+    process = repro(code="unused")
+    assert process.returncode == 0
+    assert "changed while" not in process.stdout
+    assert inspect_code().status == "ok"

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from planward.cli.code import read_sources, warn_of_changed_code
 from planward.cli.parameters import ParametersChanged, find_pipeline, guard_parameters
 from planward.cli.processes import StageIsRunning, end_with_parent, is_slurm_job, lock_stage, wait_for_slurm
 from planward.core import paths
@@ -52,9 +53,10 @@ def run_stage(
     limit_threads()
     end_with_parent()
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes
+    pipeline, sources = find_pipeline(track or task), read_sources()
     with report_errors(), ExitStack() as stack:
         start = time.perf_counter()
-        with guard_parameters(find_pipeline(track or task)) if is_first else nullcontext():
+        with guard_parameters(pipeline) if is_first else nullcontext():
             params = load_params(task)
             if is_first:  # not before: outside a project nothing is written
                 stack.enter_context(lock_stage(LOCKS / f"{track or task}-{stage}"))
@@ -71,12 +73,16 @@ def run_stage(
             }
             if run is not None:
                 measurement["run"] = run.as_dict(track or task)
+            if changed_code := warn_of_changed_code(sources, pipeline):
+                measurement["changed_code"] = changed_code
             write_json(paths.results(track or task).timing / f"{stage}.json", measurement)
 
 
 @contextmanager
 def hold_stage(name: str, pipeline: Path) -> Iterator[None]:
     """End with DVC, hold the stage's lock, and fail where its parameters are edited; outside a project write nothing.
+
+    Warns where its code is edited.
 
     Args:
         name: of the lock: the track and the stage, `planning-report`.
@@ -87,8 +93,10 @@ def hold_stage(name: str, pipeline: Path) -> Iterator[None]:
         ParametersChanged: see `guard_parameters`.
     """
     end_with_parent()
+    sources = read_sources()
     with guard_parameters(pipeline), lock_stage(LOCKS / name) if pipeline.is_file() else nullcontext():
         yield
+    warn_of_changed_code(sources, pipeline)
 
 
 def format_stage(command: str, run: Run) -> str:

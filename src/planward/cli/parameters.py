@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -14,6 +14,9 @@ from ruamel.yaml.error import YAMLError
 from planward.cli.processes import DVC_VARIABLE
 from planward.core import paths
 from planward.params import record_reads
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
 
 MODELS_PIPELINE = paths.MODELS / "dvc.yaml"
 
@@ -70,18 +73,14 @@ def _list_changes(
     """Yield what DVC records for a stage and is no longer what it was: keys, or whole files.
 
     Args:
-        edited: earlier contents of files, which differ from those in `after`.
+        edited_files: earlier contents of files, which differ from those in `after`.
     """
     from dvc.dependency import ParamsDependency
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
     from planward.comparison.revisions import get_param
 
-    try:
-        with Repo() as repo:
-            deps = repo.stage.load_one(str(pipeline), stage).deps
-    except DvcException:  # the files name no such stage any more, or are no YAML
+    deps = load_deps(pipeline, stage)
+    if deps is None:
         yield from sorted(map(str, edited_files))
         return
     for dep in deps:
@@ -94,6 +93,19 @@ def _list_changes(
                     yield f"{file}: {key}"
             if not keys:
                 yield str(file)
+
+
+def load_deps(pipeline: Path, stage: str) -> Sequence[Dependency] | None:
+    """Load the dependencies of a stage; None if its files name no such stage any more, or are no YAML."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo() as repo:
+            deps: Sequence[Dependency] = repo.stage.load_one(str(pipeline), stage).deps
+            return deps
+    except DvcException:
+        return None
 
 
 def _parse(content: bytes) -> Any:
