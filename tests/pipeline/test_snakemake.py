@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -48,6 +49,18 @@ def test_waiting_jobs_are_looked_at_only_when_a_job_ends(pipeline: Pipeline) -> 
 
     num_jobs = 5  # data, two of train, report, all
     assert count_looks() <= num_jobs < count_looks("--max-jobs-per-timespan", "99/1s")
+    pipeline.check_finished()
+
+
+def test_a_run_beside_another_one_names_its_process_once(pipeline: Pipeline) -> None:
+    holder = {"pid": os.getpid(), "cmd": "dvc repro train@1"}
+    outs = [str(pipeline.folder / name) for name in ("results/models/m-1.txt", "results/kept-1.txt")]
+    lock = pipeline.folder / ".dvc/tmp/rwlock"
+    lock.write_text(json.dumps({"write": dict.fromkeys(outs, holder)}))
+    output = pipeline.run("bash", "-c", "! snakemake --cores 1")
+    assert output.count(f"(PID {os.getpid()}): dvc repro train@1") == 1
+    assert "Traceback" not in output
+    lock.unlink()
     pipeline.check_finished()
 
 

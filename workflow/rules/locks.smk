@@ -56,7 +56,8 @@ def find_changed(repo):
         DVC_LOCK.unlink()
         return find_changed(repo)
     except LockError as error:
-        raise WorkflowError(f"DVC: {error}") from None
+        lines = dict.fromkeys(str(error).splitlines())  # DVC repeats the process for each of its files
+        raise WorkflowError("DVC: " + "\n".join(lines)) from None
 
 
 def record_run():
