@@ -355,7 +355,7 @@ def inspect_code() -> Finding:
     if stages:
         text = f"edited while stages ran, whose outputs may be those of the earlier code: {list_names(stages)}"
         return Finding("code", "warn", text, f"dvc repro --force --single-item {' '.join(stages)}")
-    return Finding("code", "ok", "stages are recorded with the code that they ran")
+    return Finding("code", "ok", "no timing file names code that was edited while its stage ran")
 
 
 def inspect_needs() -> Finding:
