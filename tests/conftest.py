@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from planward.selectors.config import SelectorsConfig
 from planward.tasks.economy.environment.config import EconomyParams
 from planward.tasks.planning.config import PlanningParams
 from support import ROOT, merge_values
+
+# Not the user's own, and no process of DVC's that contacts its makers for each command in a test's folder.
+os.environ["DVC_GLOBAL_CONFIG_DIR"] = str(Path(__file__).with_name("dvc_config"))
 
 settings.register_profile("planward", deadline=None)  # time is no matter of right or wrong
 settings.load_profile("planward")
