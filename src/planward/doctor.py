@@ -32,7 +32,7 @@ from planward.core.dvc_locks import list_lock_faults
 from planward.core.model_folders import check_model_folder
 from planward.core.parallel import count_processors
 from planward.core.paths import MODELS, WORKFLOW, list_tracks, params_file, results
-from planward.core.recipes import apply_recipe, check_params
+from planward.core.recipes import apply_recipes, check_params
 from planward.core.registry import load_params, task_names
 from planward.loggers import list_missing
 from planward.params import PARAMS_FILE, Params, ParamsError
@@ -245,7 +245,7 @@ def inspect_recipes() -> Finding:
                 (copy := Path(folder, file)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, copy)
             try:
-                apply_recipe(recipe, Path(folder))
+                apply_recipes([recipe], Path(folder))
             except ParamsError as error:
                 faults.append(str(error).replace(f"{folder}{os.sep}", ""))
     if faults:

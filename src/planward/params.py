@@ -79,6 +79,14 @@ class BucketsConfig(Section):
     easy: float = Field(ge=0, le=100)
     medium: float = Field(ge=0, le=100)
 
+    @model_validator(mode="after")
+    def check_order(self) -> BucketsConfig:
+        if self.easy > self.medium:
+            raise ValueError(
+                f"easy: {self.easy:g} is above medium: {self.medium:g}; both are percentiles of the same scores"
+            )
+        return self
+
 
 class PhaseConfig(Section):
     until: float = Field(gt=0, le=1)
@@ -505,6 +513,15 @@ class Params(Section):
                 "grpo.extendable: the first steps of a longer run must be the same, so grpo.lr_scheduler_type must be "
                 "constant, grpo.warmup_ratio 0, grpo.adaptive off, and the curriculum one phase"
             )
+        steps, interval = self.grpo.steps, self.validation.steps
+        if self.grpo.extendable and interval and steps % interval:
+            multiples = [steps // interval * interval, (steps // interval + 1) * interval]
+            raise ValueError(
+                f"grpo.steps: {steps} is no multiple of validation.steps: {interval}, so a longer run is not validated "
+                f"after step {steps}, and grpo.extendable needs the same curves; fix: grpo.steps: "
+                f"{' or '.join(str(multiple) for multiple in multiples if multiple)}; or validation.steps: 0; or "
+                "grpo.extendable: false"
+            )
         return self
 
     @field_validator("seeds")
@@ -557,6 +574,9 @@ class Params(Section):
 
 # Sections that other tasks take from params.yaml.
 SHARED = ("seed", "seeds", "split", "buckets", "logging", "evaluate", "compare")
+
+# What stands in no other task's file: their stages do not read it there.
+MAIN_ONLY = (*SHARED, "tracks", "ablations", "endpoints")
 
 
 _records: list[list[tuple[Path, bytes]]] = []  # of `record_reads`, while their blocks run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from planward.core import paths
-from planward.core.recipes import apply_recipe, check_params, list_changes, resolve_recipes
+from planward.core.recipes import apply_recipes, check_params, list_changes, resolve_recipes
 from planward.core.registry import load_params, parse_params
 from planward.core.runs import BASE, Run, is_requested
 from planward.integrations.verl.config import load_cluster_config
@@ -179,6 +180,24 @@ def test_another_task_has_its_own_parameters_and_shares_some(root: Path) -> None
     assert params.logging.report_to == ["mlflow"]
 
 
+@pytest.mark.parametrize("key", ["compare", "evaluate", "seed", "split", "ablations", "tracks"])
+def test_another_task_cannot_set_what_it_shares(root: Path, key: str) -> None:
+    """DVC would not track it there."""
+    file = root / paths.params_file("economy")
+    file.write_text(f"{file.read_text()}\n{key}: {json.dumps(read_yaml(root / 'params.yaml')[key])}\n")
+    with pytest.raises(ParamsError, match=rf"{file}: {key}: belongs to params\.yaml"):
+        load_params("economy", root)
+
+
+def test_weights_outside_the_project_are_no_start_of_grpo(root: Path) -> None:
+    """Of variants they are: dvc.yaml names these otherwise."""
+    replace_text(root / "params.yaml", "path: models/base ", "path: /weights/base ")
+    assert load_params(root=root).variant("from_base").grpo.start == "base"
+    replace_text(root / "params.yaml", "from: sft ", "from: base ")
+    with pytest.raises(ParamsError, match=r"grpo\.from: base: DVC cannot track /weights/base.*model\.path: models/"):
+        load_params(root=root)
+
+
 @pytest.mark.parametrize("task", ["planning", "economy"])
 def test_dumped_parameters_are_parsed_by_their_task(task: str) -> None:
     params = load_params(task, ROOT)
@@ -195,7 +214,7 @@ def test_a_recipe_changes_values_and_keeps_comments(root: Path, tmp_path: Path) 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("seed: 5  # mine\ngrpo: {beta: 0.02, steps: 7}\nmodel:\n  lora: {r: 8, alpha: 16, dropout: 0.0,"
                       " target_modules: all-linear, merge: true}\n")  # fmt: skip
-    assert apply_recipe(recipe, root) == [root / "params.yaml"]
+    assert apply_recipes([recipe], root) == [root / "params.yaml"]
     params = load_params(root=root)
     assert (params.seed, params.grpo.beta, params.grpo.steps) == (5, 0.02, 7)
     assert params.model.lora is not None
@@ -212,9 +231,9 @@ def test_a_recipe_changes_the_files_of_tracks(root: Path, tmp_path: Path) -> Non
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "selectors: {shot_num: 2, sft: {epochs: 1}}\ncluster: {nodes: 4}\n"
-        "economy: {grpo: {steps: 7}, economy: {problems: 60}}\n"
+        "economy: {grpo: {steps: 75}, economy: {problems: 60}}\n"
     )
-    assert set(apply_recipe(recipe, root)) == {
+    assert set(apply_recipes([recipe], root)) == {
         root / paths.params_file(track) for track in ("selectors", "cluster", "economy")
     }
     assert (root / "params.yaml").read_bytes() == before[root / "params.yaml"]
@@ -222,7 +241,7 @@ def test_a_recipe_changes_the_files_of_tracks(root: Path, tmp_path: Path) -> Non
     selectors, shipped_selectors = load_selectors_config(root), load_selectors_config(ROOT)
     assert (selectors.shot_num, selectors.sft.epochs, selectors.rce) == (2, 1, shipped_selectors.rce)
     economy = load_params("economy", root)
-    assert (economy.grpo.steps, economy.model_dump()["economy"]["problems"]) == (7, 60)
+    assert (economy.grpo.steps, economy.model_dump()["economy"]["problems"]) == (75, 60)
     for file, content in before.items():
         assert list_comments(file.read_text()) == list_comments(content.decode())
 
@@ -232,7 +251,7 @@ def test_lists_stay_on_one_line(root: Path, tmp_path: Path) -> None:
     before = file.read_text()
     for variants in (["uniform", "dense"], ["dense"], []):
         recipe.write_text(f"ablations: {{run: [{', '.join(variants)}]}}\n")
-        apply_recipe(recipe, root)
+        apply_recipes([recipe], root)
         assert load_params(root=root).ablations.run == variants
         assert f"run: [{', '.join(variants)}] " in file.read_text()
     assert list_comments(file.read_text()) == list_comments(before)
@@ -245,25 +264,25 @@ def test_a_recipe_is_laid_over_those_it_extends(root: Path, tmp_path: Path) -> N
         "extends: ../first.yaml\ngrpo: {beta: 0.03}\nevaluate: {shots: [0, 2, 4]}"
     )
     recipe = tmp_path / "third.yaml"
-    recipe.write_text("extends: sub/second.yaml\nseed: 6\neconomy: {grpo: {steps: 9}}")
-    apply_recipe(recipe, root)
+    recipe.write_text("extends: sub/second.yaml\nseed: 6\neconomy: {grpo: {steps: 75}}")
+    apply_recipes([recipe], root)
     params = load_params(root=root)
     assert (params.seed, params.grpo.beta, params.grpo.steps, params.evaluate.shots) == (6, 0.03, 7, [0, 2, 4])
-    assert load_params("economy", root).grpo.steps == 9
+    assert load_params("economy", root).grpo.steps == 75
 
 
 def test_values_of_planning_are_at_the_top_of_a_recipe(root: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("planning: {seed: 1}")
     with pytest.raises(ParamsError, match="planning: unknown key"):
-        apply_recipe(recipe, root)
+        apply_recipes([recipe], root)
 
 
 def test_recipes_do_not_extend_each_other_in_a_circle(root: Path, tmp_path: Path) -> None:
     for one, other in (("a", "b"), ("b", "a")):
         (tmp_path / f"{one}.yaml").write_text(f"extends: {other}.yaml\nseed: 1")
     with pytest.raises(ParamsError, match=r"a\.yaml: extends: leads back"):
-        apply_recipe(tmp_path / "a.yaml", root)
+        apply_recipes([tmp_path / "a.yaml"], root)
 
 
 def test_recipes_are_resolved_in_order_without_writing(root: Path, tmp_path: Path) -> None:
@@ -280,8 +299,7 @@ def test_recipes_are_resolved_in_order_without_writing(root: Path, tmp_path: Pat
         ("grpo.steps", 60, 7),
     ]
     assert list(changes.values()) == [[], [], []]
-    for recipe in recipes:
-        apply_recipe(recipe, root)
+    apply_recipes(recipes, root)
     assert {file: read_yaml(root / file) for file in documents} == documents
 
 
@@ -306,8 +324,17 @@ def test_a_wrong_recipe_changes_nothing(root: Path, tmp_path: Path, text: str, m
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
     with pytest.raises(ParamsError, match=rf"(?s){message}") as error:
-        apply_recipe(recipe, root)
+        apply_recipes([recipe], root)
     assert str(recipe) in str(error.value)
+    assert read_files(root) == before
+
+
+def test_a_wrong_recipe_among_others_changes_nothing(root: Path, tmp_path: Path) -> None:
+    before = read_files(root)
+    for name, text in {"a": "seed: 5", "b": "seeed: 6"}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(ParamsError, match=r"seeed: unknown key"):
+        apply_recipes([tmp_path / "a.yaml", tmp_path / "b.yaml"], root)
     assert read_files(root) == before
 
 
@@ -316,14 +343,14 @@ def test_a_recipe_needs_valid_files(root: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("seed: 1")
     with pytest.raises(ParamsError, match=r"stepz: unknown key") as error:
-        apply_recipe(recipe, root)
+        apply_recipes([recipe], root)
     assert str(recipe) not in str(error.value)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_shipped_recipes_are_valid(root: Path, recipe: Path) -> None:
     before = read_files(root)
-    changed_files = apply_recipe(recipe, root)
+    changed_files = apply_recipes([recipe], root)
     for file, content in before.items():
         assert (file.read_bytes() != content) == (file in changed_files)
         assert len(list_comments(file.read_text())) >= len(list_comments(content.decode()))
@@ -459,3 +486,18 @@ def test_key_in_the_wrong_place_is_not_shown(shipped_params: PlanningParams, sec
     with pytest.raises(ParamsError, match="endpoints") as error:
         validate_section(PlanningParams, shipped_params.model_dump(mode="json") | {"endpoints": section}, "params.yaml")
     assert "sk-4711" not in str(error.value)
+
+
+def test_an_extendable_run_ends_with_a_validation_of_the_longer_one(root: Path) -> None:
+    file = root / paths.params_file("economy")
+    replace_text(file, "  steps: 100", "  steps: 110")
+    with pytest.raises(ParamsError, match=r"grpo\.steps: 110 .*validation\.steps: 25.* fix: grpo\.steps: 100 or 125; "):
+        load_params("economy", root)
+    replace_text(file, "  steps: 25", "  steps: 0")
+    assert load_params("economy", root).grpo.steps == 110
+
+
+def test_easy_problems_are_below_medium_ones(root: Path) -> None:
+    replace_text(root / "params.yaml", "{easy: 40, medium: 80}", "{easy: 80, medium: 40}")
+    with pytest.raises(ParamsError, match=r"buckets: .*easy: 80 is above medium: 40"):
+        load_params(root=root)

@@ -49,7 +49,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of one stage, which waits until the file `edited` is there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    for name in ("params.yaml", ".dvcignore"):
+        shutil.copyfile(ROOT / name, name)
     Path("stage.py").write_text(STAGE)
     for name in ("used", "unused"):
         Path("src", name).mkdir(parents=True)
@@ -59,10 +60,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def repro(*replacements: tuple[str, str], code: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `dvc repro`; while its stage runs, edit params.yaml and the folder `code` of src."""
-    for name in ("started", "edited"):
-        Path(name).unlink(missing_ok=True)
+def repro(*replacements: tuple[str, str], code: str = "", name: str = "module.py") -> subprocess.CompletedProcess[str]:
+    """Run `dvc repro`; while its stage runs, edit params.yaml and the file `name` in the folder `code` of src."""
+    for signal in ("started", "edited"):
+        Path(signal).unlink(missing_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen(
         ["dvc", "repro"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -75,7 +76,7 @@ def repro(*replacements: tuple[str, str], code: str = "") -> subprocess.Complete
         text = text.replace(old, new)
     Path("params.yaml").write_text(text)
     if code:
-        Path("src", code, "module.py").write_text("edited = True")
+        Path("src", code, name).write_text("edited = True")
     Path("edited").touch()
     output, _ = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output)
@@ -158,6 +159,17 @@ def test_code_that_changes_while_its_stage_runs_is_named_until_the_stage_runs_ag
     assert inspect_code().fix == "dvc repro --force --single-item compare"
     subprocess.run(["dvc", "repro", "--quiet", "--force"], check=True)
     assert inspect_code().status == "ok"
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("name", [".module.py.swp", "module.py~", ".#module.py", "#module.py#"])
+def test_files_of_editors_are_no_code(name: str) -> None:
+    process = repro(code="used", name=name)
+    assert process.returncode == 0
+    assert "changed while" not in process.stdout
+    assert inspect_code().status == "ok"
+    Path("src/used", name).unlink()
+    assert "up to date" in subprocess.run(["dvc", "status"], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.usefixtures("project")

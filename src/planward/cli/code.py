@@ -6,9 +6,13 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planward.cli.parameters import load_deps
 from planward.cli.processes import DVC_VARIABLE
+
+if TYPE_CHECKING:
+    from dvc.dependency import Dependency
 
 SOURCES = Path("src")
 
@@ -41,8 +45,7 @@ def warn_of_changed_code(before: dict[Path, bytes], pipeline: Path) -> list[str]
     stage, root = address.rpartition(":")[2], Path.cwd()
     deps = load_deps(pipeline, stage)
     if deps is not None:
-        folders = [Path(dep.fs_path) for dep in deps]
-        changed_files = [file for file in changed_files if any((root / file).is_relative_to(path) for path in folders)]
+        changed_files = [file for file in changed_files if any(_contains(dep, root / file) for dep in deps)]
     names = sorted(map(str, changed_files))
     if names:
         print(
@@ -52,3 +55,8 @@ def warn_of_changed_code(before: dict[Path, bytes], pipeline: Path) -> list[str]
             flush=True,
         )
     return names
+
+
+def _contains(dep: Dependency, file: Path) -> bool:
+    """Whether the file is part of the dependency: .dvcignore excludes those of editors, such as .files.py.swp."""
+    return file.is_relative_to(dep.fs_path) and not dep.repo.dvcignore.is_ignored_file(str(file))

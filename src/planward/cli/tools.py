@@ -16,7 +16,7 @@ from planward.cli.options import TaskName, check_choice
 from planward.core import paths
 from planward.core.files import open_atomic
 from planward.core.model_folders import HUB_NAME, hub_folder
-from planward.core.recipes import apply_recipe, check_params, list_changes, resolve_recipes
+from planward.core.recipes import apply_recipes, check_params, list_changes, resolve_recipes
 from planward.core.records import read_records
 from planward.core.registry import load_params, load_task, task_names
 from planward.params import ParamsError, read_yaml
@@ -242,7 +242,9 @@ def power(
         confidence = settings.compare.confidence if confidence is None else confidence
         alpha = (1 - confidence) / comparisons
         if discordance is None:
-            answers = SuccessArrays.from_outcomes(read_outcomes(paths.results().predictions, settings))
+            answers = SuccessArrays.from_outcomes(
+                read_outcomes(paths.results().predictions, settings, settings.methods)
+            )
             evidence = sample_size.estimate_evidence(answers, a, b, confidence)
             answer = sample_size.analyse_evidence(evidence, differences, alpha, power)
         else:
@@ -313,9 +315,8 @@ def params(
                 for key, old, new in list_changes(read_yaml(file), document):
                     print(f"{file}: {key}: {json.dumps(old)} -> {json.dumps(new)}")
             return
-        for recipe in recipes or []:
-            for file in apply_recipe(recipe):
-                print(f"{file}: updated from {recipe}")
+        for file in apply_recipes(recipes or []):
+            print(f"{file}: updated from {', '.join(map(str, recipes or []))}")
         for track in paths.list_tracks():
             check_params(track)
             print(f"{paths.params_file(track)}: valid")

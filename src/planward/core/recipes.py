@@ -21,8 +21,8 @@ CONFIGS = {  # of tracks that are no tasks; imported when they are needed
 }
 
 
-def apply_recipe(recipe: Path, root: Path = Path()) -> list[Path]:
-    """Write a recipe's values into the parameter files below `root`, keeping their comments; return the changed files.
+def apply_recipes(recipes: Sequence[Path], root: Path = Path()) -> list[Path]:
+    """Write recipes' values into the parameter files below `root`, keeping their comments; return the changed files.
 
     Nothing is written unless the parameters of every track are valid before and after.
 
@@ -30,7 +30,7 @@ def apply_recipe(recipe: Path, root: Path = Path()) -> list[Path]:
         ParamsError: see `resolve_recipes`.
     """
     changed_files = []
-    for file, document in resolve_recipes([recipe], root).items():
+    for file, document in resolve_recipes(recipes, root).items():
         if document != read_yaml(root / file):
             with open_atomic(root / file) as out:
                 _build_editor().dump(document, out)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from planward.core import paths
 from planward.core.adapters import AdapterSources
-from planward.params import SHARED, Params, ParamsError, read_yaml, validate_section
+from planward.params import MAIN_ONLY, SHARED, Params, ParamsError, read_yaml, validate_section
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,10 +118,21 @@ def build_params(task: str, main: Any, document: Any, source: str) -> Params:
             raise ParamsError(f"{source}: expected keys and values")
         if "task" in content:
             raise ParamsError(f"{source}: task: unknown key")
+    if task != "planning" and (keys := [key for key in MAIN_ONLY if key in document]):
+        faults = (f"{key}: belongs to params.yaml; fix: take it out here, and set it there" for key in keys)
+        raise ParamsError(f"{source}: {'; '.join(faults)}")
     sections = {} if task == "planning" else {key: main[key] for key in SHARED if key in main}
     if isinstance(sections.get("split"), Mapping):  # the held-out domains are planning's
         sections["split"] = {key: value for key, value in sections["split"].items() if key != "held_out_domains"}
-    return validate_section(task_spec(task).params, {**sections, **document, "task": task}, source)
+    params = validate_section(task_spec(task).params, {**sections, **document, "task": task}, source)
+    if (
+        params.grpo.start == "base" and Path(params.model.path).is_absolute()
+    ):  # unlike variants, by how dvc.yaml names it
+        raise ParamsError(
+            f"{source}: grpo.from: base: DVC cannot track {params.model.path} as start weights, since model.path is "
+            "absolute; fix: copy the folder into models/, and set model.path: models/NAME"
+        )
+    return params
 
 
 def parse_params(raw: Any, source: str) -> Params:

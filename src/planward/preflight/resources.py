@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -224,8 +225,14 @@ def _find_existing(folder: Path) -> Path:
 
 
 def measure_folders(*folders: Path) -> int:
-    """Bytes of all files."""
-    return sum(file.lstat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
+    """Bytes of all files; those that vanish meanwhile, such as another run's old checkpoints, count as nothing."""
+    size = 0
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    size += Path(parent, name).lstat().st_size
+    return size
 
 
 def _find_user() -> str:
