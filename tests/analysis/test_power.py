@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -231,3 +232,19 @@ def test_power_without_results_needs_a_discordance(project: Path) -> None:
     write_results(project, (3407,))
     result = CliRunner().invoke(app, ["power", "--a", "qlora"])
     assert (result.exit_code, "no predictions of qlora" in result.output) == (2, True)
+    result = CliRunner().invoke(app, ["power", "--a", "sft", "--b", "sft"])
+    assert (result.exit_code, "sft cannot be compared with itself" in result.output) == (2, True)
+
+
+def test_power_compares_endpoints(project: Path) -> None:
+    write_results(project, (3407,))
+    text = re.sub(r"(\nendpoints:.*\n  run: )\[\]", r"\1[gpt]", (project / "params.yaml").read_text(encoding="utf-8"))
+    endpoint = "{gpt: {url: 'http://localhost:1/v1', model: m, api: completions}}"
+    (project / "params.yaml").write_text(text.replace("  models: {} ", f"  models: {endpoint} "), encoding="utf-8")
+    run = Run("gpt", 0, 0)
+    rows = [build_prediction(run, i, k, i % 2 == 0) for k in (0, 1) for i in range(200)]
+    write_jsonl(project / "results/predictions/gpt-0.jsonl", rows)
+    write_json(project / "results/predictions/gpt-0.json", {"run": run.as_dict("planning")})
+    result = CliRunner().invoke(app, ["power", "--a", "sft", "--b", "gpt"])
+    assert result.exit_code == 0, result.output
+    assert "gpt minus SFT, N = 200" in " ".join(result.output.split())

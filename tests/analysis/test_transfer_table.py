@@ -75,7 +75,7 @@ def test_rows_are_counts_of_the_predictions(case: dict[str, Any]) -> None:
         assert row.successes == sum(successes[cell] for cell in cells)
         assert row.success_rate == pytest.approx(np.mean([successes[cell] for cell in cells]))
         if row.interval == "wilson":
-            low, high = proportion_confint(row.successes, row.n, method="wilson")
+            low, high = proportion_confint(row.successes / row.seeds, row.n, method="wilson")
             assert (row.ci_low, row.ci_high) == pytest.approx((low, high), abs=1e-9)
         if row.kind == "unseen":
             assert np.isnan(row.difference)

@@ -365,8 +365,10 @@ def test_changes_since_the_last_run_are_noted(diff: Callable[..., str], experime
         (["HEAD", "warm", "--task", "selectors"], "no predictions in results/selectors/predictions"),
         (
             ["HEAD", "warm", "--method", "base"],
-            "HEAD: holds no predictions of this method and N; its runs are sft-100-3407",
+            "HEAD: holds no predictions of method base; its runs are sft-100-3407",
         ),
+        (["HEAD", "warm", "--size", "40"], "HEAD: holds no predictions of N 40; its runs are sft-100-3407"),
+        (["HEAD", "warm", "--shots", "0", "--shots", "7"], "no such number of worked examples is in all of them"),
         (["HEAD", "warm", "--shots", "7"], "no such number of worked examples is in all of them (HEAD has 0, 1; warm"),
         (["HEAD"], "name two revisions"),
         (["HEAD", "HEAD"], "HEAD: named twice"),

@@ -114,9 +114,11 @@ def test_only_common_numbers_of_worked_examples_are_compared() -> None:
         "Different numbers of worked examples: a has 0, 2, 4; b has 1, 2, 4; only 2, 4 are compared."
     ]
     assert all(set(frame["shot_num"]) == {2, 4} for frame in overlap.runs["grpo", 100])
-    selection = find_overlap([a, b], [4, 9])
+    selection = find_overlap([a, b], [4])
     assert (selection.shot_nums, selection.notes) == ([4], [])
     assert all(set(frame["shot_num"]) == {4} for frame in selection.runs["grpo", 100])
+    with pytest.raises(PredictionsError, match=r"\(a has 0, 2, 4; b has 1, 2, 4\)"):
+        find_overlap([a, b], [4, 9])
     for shot_nums in ((), [0]):
         with pytest.raises(PredictionsError) as error:
             find_overlap([a, build("b", shot_nums=[1])], shot_nums)

@@ -3,7 +3,8 @@
 A cell holds the successes of one method: booleans of shape [seeds, shot_nums, problems]. One prediction a problem:
 Wilson's and Newcombe's intervals, McNemar's exact test. Several: the predictions of a problem are averaged, intervals
 are bootstrapped over seeds and problems, stratified by domain, and the test flips signs of the problems' mean
-differences.
+differences. Where all resamples agree, as at 0 %, the bootstrap would claim certainty: then the interval is Wilson's or
+Newcombe's, of one prediction a problem.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from planward.analysis.statistics import (
 )
 from planward.analysis.success_arrays import Successes
 
+ROUNDING = 1e-9  # of means that are equal
 RATE_COLUMNS = ["seeds", "n", "successes", "success_rate", "ci_low", "ci_high", "interval"]
 DIFFERENCE_COLUMNS = ["seeds", "n", "both", "only_a", "only_b", "difference", "ci_low", "ci_high", "interval"]
 DIFFERENCE_COLUMNS += ["p", "test", "detectable_difference"]
@@ -51,11 +53,14 @@ def compute_rates(cells: Sequence[Successes], strata: Sequence[str], uncertainty
     rows = []
     for cell in cells:
         seeds, shot_nums, n = cell.shape
-        successes, has_several = int(cell.sum()), _has_several(cell)
-        low, high = next(intervals) if has_several else compute_wilson_interval(successes, n, uncertainty.confidence)
+        successes = int(cell.sum())
+        low, high = next(intervals) if _has_several(cell) else (0.0, 0.0)
+        is_resampled = high - low > ROUNDING
+        if not is_resampled:
+            low, high = compute_wilson_interval(successes / (seeds * shot_nums), n, uncertainty.confidence)
         rows.append(
             {"seeds": seeds, "n": n, "successes": successes, "success_rate": successes / (seeds * shot_nums * n)}
-            | {"ci_low": low, "ci_high": high, "interval": "bootstrap" if has_several else "wilson"}
+            | {"ci_low": low, "ci_high": high, "interval": "bootstrap" if is_resampled else "wilson"}
         )
     return rows
 
@@ -73,15 +78,18 @@ def compute_differences(
     intervals = _bootstrap(gaps, strata, uncertainty)
     rows = []
     for a, b in matched_pairs:
-        counts, (seeds, _, n), has_several = Pairs.count(a.ravel(), b.ravel()), a.shape, _has_several(a)
-        low, high = next(intervals) if has_several else compute_paired_interval(counts, uncertainty.confidence)
+        counts, (seeds, shot_nums, n) = Pairs.count(a.ravel(), b.ravel()), a.shape
+        low, high = next(intervals) if _has_several(a) else (0.0, 0.0)
+        is_resampled = high - low > ROUNDING
+        if not is_resampled:
+            low, high = compute_paired_interval(counts.scale(1 / (seeds * shot_nums)), uncertainty.confidence)
         means = b.mean(axis=(0, 1)) - a.mean(axis=(0, 1))  # of each problem
         detectable = compute_detectable_difference(float((means**2).mean()), n, uncertainty.confidence)
         rows.append(
             {"seeds": seeds, "n": n, "both": counts.both, "only_a": counts.only_a, "only_b": counts.only_b}
             | {"difference": 100 * counts.difference, "ci_low": 100 * low, "ci_high": 100 * high}
-            | {"interval": "bootstrap" if has_several else "newcombe", "p": compute_p_value(a, b)}
-            | {"test": "sign-flip" if has_several else "mcnemar", "detectable_difference": 100 * detectable}
+            | {"interval": "bootstrap" if is_resampled else "newcombe", "p": compute_p_value(a, b)}
+            | {"test": "sign-flip" if _has_several(a) else "mcnemar", "detectable_difference": 100 * detectable}
         )
     return rows
 

@@ -77,7 +77,9 @@ def describe_intervals(cells: pd.DataFrame) -> str:
     seeds = cells["seeds"].max()
     phrase = f"stratified bootstrap over problems and {seeds} seeds"
     methods = set(cells["interval"])
-    return {("wilson",): "Wilson", ("bootstrap",): phrase}.get(tuple(methods), f"{phrase}; Wilson where there is one")
+    return {("wilson",): "Wilson", ("bootstrap",): phrase}.get(
+        tuple(methods), f"{phrase}; Wilson for one seed and where all problems agree"
+    )
 
 
 def describe_test(cells: pd.DataFrame) -> str:

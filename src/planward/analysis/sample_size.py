@@ -74,8 +74,10 @@ def estimate_evidence(success: SuccessArrays, a: str, b: str, confidence: float)
     Variance components are estimated over every N and shot_num.
 
     Raises:
-        ValueError: a method has no predictions, or the two have no N in common.
+        ValueError: a method has no predictions, the two have no N in common, or are the same.
     """
+    if a == b:
+        raise ValueError(f"{a} cannot be compared with itself: name two methods")
     runs = {method: {n: array for (name, n), array in success.arrays.items() if name == method} for method in (a, b)}
     if missing := [method for method, by_size in runs.items() if not by_size]:
         names = ", ".join(dict.fromkeys(name for name, _ in success.arrays))

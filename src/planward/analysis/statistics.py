@@ -23,12 +23,15 @@ RESAMPLES_PER_CHUNK = 500  # bounds memory, changes no result
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two methods on the same `n` problems: solved by both, by one of them only, by neither."""
+    """Two methods on the same `n` problems: solved by both, by one of them only, by neither.
 
-    both: int
-    only_a: int
-    only_b: int
-    neither: int
+    Fractions are of problems with several predictions.
+    """
+
+    both: float
+    only_a: float
+    only_b: float
+    neither: float
 
     @classmethod
     def count(cls, a: Sequence[bool] | NDArray[np.bool_], b: Sequence[bool] | NDArray[np.bool_]) -> Pairs:
@@ -38,8 +41,11 @@ class Pairs:
         x, y = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
         return cls(*(int(np.count_nonzero(cell)) for cell in (x & y, x & ~y, ~x & y, ~x & ~y)))
 
+    def scale(self, factor: float) -> Pairs:
+        return Pairs(self.both * factor, self.only_a * factor, self.only_b * factor, self.neither * factor)
+
     @property
-    def n(self) -> int:
+    def n(self) -> float:
         return self.both + self.only_a + self.only_b + self.neither
 
     @property
@@ -48,7 +54,7 @@ class Pairs:
         return (self.only_b - self.only_a) / self.n
 
 
-def compute_wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, float]:
+def compute_wilson_interval(successes: float, n: float, confidence: float) -> tuple[float, float]:
     """Wilson's score interval of a success rate; exactly 0 or 1 where nothing or everything succeeded."""
     low, high = proportion_confint(successes, n, alpha=1 - confidence, method="wilson")
     return float(low) if successes else 0.0, float(high) if successes < n else 1.0
@@ -149,7 +155,7 @@ def compute_sign_flip_p(differences: Sequence[int] | NDArray[np.int64]) -> float
     return min(1.0, 2 * float(distribution[: (largest - total) // 2 + 1].sum()))
 
 
-def compute_detectable_difference(discordance: float, n: int, confidence: float, power: float = POWER) -> float:
+def compute_detectable_difference(discordance: float, n: float, confidence: float, power: float = POWER) -> float:
     """The smallest true difference that the paired test would find with 80 % power on `n` problems.
 
     Solves n d^2 = (z_a sqrt(s) + z_b sqrt(s - d^2))^2 for d (Connor, Biometrics 43, 1987, 207-211), where s is the mean

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 from string import ascii_lowercase
+from typing import Any
 
 import pandas as pd
 
@@ -113,10 +114,21 @@ def find_param_changes(experiments: Sequence[Experiment]) -> list[Row]:
     for key in sorted({key for values in params for key in values}):
         if any(key not in values or values[key] != params[0].get(key) for values in params):
             parts = key.split(".")
-            prefixes = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-            stages = dict.fromkeys(name for prefix in prefixes for name in readers.get(prefix, ()))
+            keys = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+            keys += _list_changed_elements(key, [values.get(key) for values in params])
+            stages = dict.fromkeys(name for read_key in keys for name in readers.get(read_key, ()))
             changes.append({"key": key, "values": [values.get(key) for values in params], "stages": list(stages)})
     return changes
+
+
+def _list_changed_elements(key: str, values: Sequence[Any]) -> list[str]:
+    """The keys of the elements that differ, KEY.INDEX: a stage may read one of a list."""
+    lists = [value if isinstance(value, list) else [] for value in values]
+    return [
+        f"{key}.{index}"
+        for index, elements in enumerate(zip_longest(*lists))
+        if any(element != elements[0] for element in elements)
+    ]
 
 
 def find_code_changes(experiments: Sequence[Experiment]) -> list[Row]:

@@ -155,10 +155,11 @@ def read_experiment(
         if md5 not in cache:
             cache[md5] = parse_outcomes(source, lines, run, [*COLUMNS, *COMPLETION_COLUMNS])
         frames[source] = cache[md5]
-    if not frames:
-        raise RevisionError(
-            f"{revision.name}: holds no predictions of this method and N; its runs are {', '.join(others)}"
-        )
+    missing = [f"method {method}" for method in methods if method not in {run.method for run in digests}]
+    missing += [f"N {size}" for size in sizes if size not in {run.size for run in digests}]
+    if missing:
+        names = ", ".join([*(run.name for run in digests), *others])
+        raise RevisionError(f"{revision.name}: holds no predictions of {format_names(missing)}; its runs are {names}")
     stages = find_lineage(revision, files)
     return Experiment(
         revision=revision,

@@ -127,7 +127,7 @@ def _find_shot_nums(experiments: Sequence[Experiment], selection: Collection[int
         f"{e.name} has {', '.join(map(str, sorted(numbers)))}"
         for e, numbers in zip(experiments, by_experiment, strict=True)
     )
-    if not shot_nums:
+    if not shot_nums or not common.issuperset(selection):
         raise PredictionsError(f"no such number of worked examples is in all of them ({names})")
     if any(numbers != common for numbers in by_experiment) and not selection:
         notes.append(
