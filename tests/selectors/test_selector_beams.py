@@ -238,6 +238,19 @@ def test_sequences_that_are_too_long_are_never_kept() -> None:
     assert none_fits == ([[]], [[-math.inf, -math.inf]])
 
 
+def test_the_search_ends_with_the_step_in_which_a_query_cannot_be_extended() -> None:
+    """For the second query example 0 alone fits."""
+    steps = list[int]()
+
+    def score(sequences: Sequence[tuple[int, tuple[int, ...]]]) -> list[float]:
+        steps.append(len(sequences[0][1]))
+        return [-math.inf if query and indices != (0,) else 0.0 for query, indices in sequences]
+
+    beams, _ = search_sequences([5, 5], score, beams=2, shot_num=4, shortlist=2)
+    assert [len(sequences[0][0]) for sequences in beams] == [2, 1]
+    assert steps == [1, 2]
+
+
 # Prefix groups
 
 

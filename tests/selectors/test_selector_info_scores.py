@@ -282,5 +282,22 @@ def test_a_prompt_limit_too_low_for_any_example_raises(
 ) -> None:
     limit = len(encode_prompt(network[1], TASK.prompt(RECORDS[0], []), {}))
     prompt_config = shipped_params.prompt.model_copy(update={"max_tokens": limit})
-    with pytest.raises(ValueError, match=r"query p00: .* raise prompt\.max_tokens"):
+    message = rf"query p00: .* 1 example\(s\) within prompt\.max_tokens \({limit}\).* raise prompt\.max_tokens"
+    with pytest.raises(ValueError, match=message):
         search_beams(TASK, *network, RECORDS[:1], {"p00": RECORDS[1:7]}, config, prompt_config)
+
+
+def test_a_query_whose_prompt_cannot_hold_shot_num_examples_raises(
+    network: tuple[Any, Any], config: SelectorsConfig, shipped_params: Params
+) -> None:
+    """The first query has room for two examples, the second for one."""
+    pool = RECORDS[1:7]
+    queries = [RECORDS[0], RECORDS[0].model_copy(update={"id": "long", "prompt": f"copy{' a' * 20}"})]
+    limit = min(len(encode_prompt(network[1], TASK.prompt(queries[1], [example]), {})) for example in pool)
+    prompt_config = shipped_params.prompt.model_copy(update={"max_tokens": limit})
+    pools = {query.id: pool for query in queries}
+    [row] = search_beams(TASK, *network, queries[:1], pools, config, prompt_config)
+    assert len(row.beams[0].examples) == 2
+    message = rf"query long: .* 2 example\(s\) within prompt\.max_tokens \({limit}\), but .* lower shot_num"
+    with pytest.raises(ValueError, match=message):
+        search_beams(TASK, *network, queries, pools, config, prompt_config)

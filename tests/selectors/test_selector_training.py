@@ -379,12 +379,22 @@ def test_invalid_training_inputs_raise(build_config: BuildConfig, tmp_path: Path
     unknown = BeamGroup(group.query, group.pool, group.beams, group.scores, group.success * math.nan)
     with pytest.raises(ValueError, match="no queries"):
         train("sft", build_pointer(config), [], config, tmp_path)
-    with pytest.raises(ValueError, match=r"different lengths \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"different lengths \[1, 2\]; fix: .*raise prompt\.max_tokens or lower"):
         train("sft", build_pointer(config), [*groups, short], config, tmp_path)
     with pytest.raises(ValueError, match="success"):
         train("grpo", build_pointer(config), [unknown], config, tmp_path)
     with pytest.raises(ValueError, match="frozen reference"):
         train("grpo", build_pointer(config), groups, config, tmp_path, reference=None)
+
+
+@pytest.mark.parametrize(("beta", "accepted"), [(0.0, True), (0.1, True), (1.0, True), (0.05, False), (1.5, False)])
+def test_beta_outside_its_bounds_raises(build_config: BuildConfig, beta: float, accepted: bool) -> None:
+    values = {"beta": beta, "beta_bounds": [0.1, 1.0]}
+    if accepted:
+        assert build_config(grpo=values).grpo.beta == beta
+        return
+    with pytest.raises(ValueError, match=rf"beta \({beta}\) must be 0 or within beta_bounds \(\[0\.1, 1\.0\]\)"):
+        build_config(grpo=values)
 
 
 @pytest.mark.parametrize(

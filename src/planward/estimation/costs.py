@@ -71,7 +71,7 @@ class Estimate:
 def estimate_costs(
     model: str, workload: Workload, measurement: Measurement, grpo: Measurement, params: Params
 ) -> Estimate:
-    """Estimate SFT and GRPO for each dataset size, and the evaluation of one model.
+    """Estimate SFT and GRPO for each dataset size, and the evaluation and the samples of one model.
 
     Args:
         grpo: the measurement with what GRPO trains.
@@ -84,6 +84,9 @@ def estimate_costs(
     times.append(StageTime("grpo, each N", seeds * len(sizes), *map(grpo_costs.grpo, lengths)))
     count = 1 + 2 * seeds * len(sizes)  # base, and sft and grpo of each size and seed
     times.append(StageTime(f"evaluate, {workload.test_problems} problems", count, *map(costs.evaluation, lengths)))
+    if (samples := params.evaluate.samples).count:
+        count = 1 + len(samples.methods) * seeds  # base, and each seed of one size
+        times.append(StageTime(f"sample, {samples.count} per problem", count, *map(costs.sampling, lengths)))
     return Estimate(model, workload, measurement, grpo, times, estimate_memory(workload, measurement, grpo, params))
 
 
@@ -118,6 +121,11 @@ class _Costs:
     def evaluation(self, completion: float) -> float:
         prompts = self.workload.evaluation_prompts.values()
         return sum(self._complete(self.workload.test_problems, prompt, completion) for prompt in prompts)
+
+    def sampling(self, completion: float) -> float:
+        """A prompt is read once for its completions."""
+        completions = self.params.evaluate.samples.count * completion
+        return self._complete(self.workload.test_problems, self.workload.sample_prompt, completions)
 
     def _validations(self, steps: int, interval: int, completion: float) -> float:
         """Before the first step, after every `interval`, and after the last."""

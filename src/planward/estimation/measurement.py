@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
 import time
@@ -55,6 +56,15 @@ class Measurement:
     peak_training: int
 
 
+@dataclass
+class _Usage:
+    """Of one phase."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak: int = 0  # bytes; on a CPU of the process up to the end of the phase
+
+
 def count_parameters(folder: Path) -> int:
     """Count the numbers in a folder's weights, and in those of an adapter's base, from the files' headers.
 
@@ -92,19 +102,25 @@ def load_network(model: ModelConfig, path: str, *, training: bool) -> tuple[Any,
 
 
 def measure(path: str, workload: Workload, params: Params, parameters: int) -> Measurement:
-    """Measure a few steps with the weights at `path`, of which there are `parameters` numbers."""
+    """Measure a few steps with the weights at `path`, of which there are `parameters` numbers.
+
+    Generation comes first; its network is released before the one for training is loaded, so memory holds only one.
+    """
     generator, _ = load_network(params.model, path, training=False)
     generator_weights = _compute_weight_bytes(generator, params.model.load_in_4bit)
-    network, _ = load_network(params.model, path, training=True)
-    cuda = network.device.type == "cuda"
-    trained_weights = [weights for weights in network.parameters() if weights.requires_grad]
-    gradients = sum(weights.numel() * weights.element_size() for weights in trained_weights)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    with _measure_peak(cuda) as generation:
+    cuda = generator.device.type == "cuda"
+    with _measure_usage(cuda) as generation:
         prefill, decoding, rows, cache = _measure_generation(generator, workload, params, cuda)
     del generator
-    with _measure_peak(cuda) as training:
+    gc.collect()  # networks may hold references to themselves
+    if cuda:
+        torch.cuda.empty_cache()
+    network, _ = load_network(params.model, path, training=True)
+    trained_weights = [weights for weights in network.parameters() if weights.requires_grad]
+    gradients = sum(weights.numel() * weights.element_size() for weights in trained_weights)
+    with _measure_usage(cuda) as training:
         speed, activations, sequences = _measure_training(network, trained_weights, workload, params, cuda)
+    cpu_seconds, seconds = generation.cpu_seconds + training.cpu_seconds, generation.seconds + training.seconds
     return Measurement(
         parameters=parameters,
         trainable=sum(weights.numel() for weights in trained_weights),
@@ -120,9 +136,9 @@ def measure(path: str, workload: Workload, params: Params, parameters: int) -> M
         training=speed,
         training_sequences=sequences,
         decoding_rows=rows,
-        processor_share=(time.process_time() - cpu_start) / (time.perf_counter() - start) / torch.get_num_threads(),
-        peak_generation=generation[0],
-        peak_training=training[0],
+        processor_share=cpu_seconds / seconds / torch.get_num_threads(),
+        peak_generation=generation.peak,
+        peak_training=training.peak,
     )
 
 
@@ -256,13 +272,15 @@ def _time(step: Callable[[], None], cuda: bool) -> float:
 
 
 @contextmanager
-def _measure_peak(cuda: bool) -> Iterator[list[int]]:
-    """Fill the list with the peak memory, in bytes; on a CPU it is that of the process up to now."""
-    peak = list[int]()
+def _measure_usage(cuda: bool) -> Iterator[_Usage]:
+    """Measure time and memory of the block; the values are set when it ends."""
+    usage = _Usage()
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    yield peak
+    start, cpu_start = time.perf_counter(), time.process_time()
+    yield usage
+    usage.seconds, usage.cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     unit = 1 if sys.platform == "darwin" else 1024
-    peak.append(
+    usage.peak = (
         torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     )

@@ -37,6 +37,7 @@ class Workload:
     validation_prompt: float
     validation_problems: int
     evaluation_prompts: dict[int, float]  # by number of worked examples
+    sample_prompt: float  # with `evaluate.samples.shot_num` worked examples
     test_problems: int
 
     @property
@@ -105,6 +106,7 @@ def measure_problems(
         validation_prompt=average(validation, 0),
         validation_problems=min(params.validation.problems, len(splits["validation"])),
         evaluation_prompts={shot_num: average(test, shot_num) for shot_num in params.evaluate.shots},
+        sample_prompt=average(test, params.evaluate.samples.shot_num),
         test_problems=len(splits["test"]),
     )
 
@@ -128,5 +130,6 @@ def assume_longest(vocabulary: int, params: Params) -> Workload:
         validation_prompt=prompt.max_tokens,
         validation_problems=params.validation.problems,
         evaluation_prompts=dict.fromkeys(params.evaluate.shots, float(prompt.max_tokens)),
+        sample_prompt=prompt.max_tokens,
         test_problems=DEFAULT_PROBLEMS,
     )

@@ -77,6 +77,13 @@ class SelectorGrpoConfig(SelectorTrainingConfig):
             raise ValueError("must be [lower, upper], neither negative")
         return ends
 
+    @model_validator(mode="after")
+    def check_beta(self) -> SelectorGrpoConfig:
+        lower, upper = self.beta_bounds
+        if self.beta and not lower <= self.beta <= upper:
+            raise ValueError(f"beta ({self.beta}) must be 0 or within beta_bounds ([{lower}, {upper}])")
+        return self
+
 
 class SelectorsConfig(Section):
     """workflow/selectors/params.yaml; its comments say what each key means."""

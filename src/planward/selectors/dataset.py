@@ -112,7 +112,10 @@ def stack_beams(groups: Sequence[BeamGroup]) -> BeamBatch:
     """
     lengths = {group.beams.shape[1] for group in groups}
     if len(lengths) != 1:
-        raise ValueError(f"beams have different lengths {sorted(lengths)}; fix: build them again, or leave some out")
+        raise ValueError(
+            f"beams have different lengths {sorted(lengths)}; fix: give those of every query equally many examples; "
+            "for those of `planward selectors beams`, raise prompt.max_tokens or lower shot_num and run it again"
+        )
     size = max(len(group.beams) for group in groups)
     counts = torch.tensor([len(group.beams) for group in groups])
     mask = torch.arange(size) < counts[:, None]

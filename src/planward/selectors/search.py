@@ -35,8 +35,8 @@ def search_sequences(
     that it does not hold yet and that scored best by themselves. Ties are broken by the order of trial: by the rank of
     the sequence, then of the example, then by the index in the pool.
 
-    Sequences that are too long are never kept. Where no sequence can be extended they stay as short as they are; where
-    no example fits there is none.
+    Sequences that are too long are never kept. The search ends with the first step in which no sequence of some query
+    can be extended: that query's stay as short as they are; where no example fits there is none.
 
     Returns:
         The sequences of each query with their scores, best first; and the score of each candidate by itself.
@@ -64,6 +64,8 @@ def search_sequences(
                     pool_scores[query][example] = value
             if sequences:
                 beam[query] = sequences[:beams]
+        if not all(extensions):
+            break
     return [[sequence for sequence in kept_sequences if sequence[0]] for kept_sequences in beam], pool_scores
 
 
@@ -99,7 +101,7 @@ def search_beams(
 
     Raises:
         PromptTooLong: a query does not fit into `prompt.max_tokens` even without an example.
-        ValueError: a pool holds fewer than `shot_num` candidates, or none that fits.
+        ValueError: a pool holds fewer than `shot_num` candidates, or the search has no prompt of so many that fits.
     """
     for query in queries:
         if len(pools[query.id]) < config.shot_num:
@@ -134,6 +136,7 @@ def search_beams(
             return values
 
         beams, pool_scores = search_sequences(sizes, score, *limits)
+    _check_lengths(queries, beams, config.shot_num, prompt.max_tokens)
     if precision != "float32":
         sequences = [(query, indices) for query, kept_sequences in enumerate(beams) for indices, _ in kept_sequences]
         exact = iter(build_scorer("float32")(select_records(sequences)))
@@ -147,14 +150,22 @@ def search_beams(
     ]
 
 
+def _check_lengths(
+    queries: Sequence[Record], beams: Sequence[Sequence[ScoredIndices]], shot_num: int, max_tokens: int
+) -> None:
+    """Raise ValueError where the search ended early; the query whose prompt is too long has the shortest sequences."""
+    lengths = [len(sequences[0][0]) if sequences else 0 for sequences in beams]
+    if (shortest := min(lengths, default=shot_num)) < shot_num:
+        raise ValueError(
+            f"query {queries[lengths.index(shortest)].id}: found no prompt of {shortest + 1} example(s) "
+            f"within prompt.max_tokens ({max_tokens}), but shot_num is {shot_num}; fix: raise prompt.max_tokens in "
+            "params.yaml, lower shot_num in workflow/selectors/params.yaml or provide smaller problems"
+        )
+
+
 def _build_query_beams(
     query: Record, pool: Sequence[Record], sequences: Sequence[ScoredIndices], pool_scores: Sequence[float]
 ) -> QueryBeams:
-    if not sequences:
-        raise ValueError(
-            f"query {query.id}: no candidate fits into its prompt; "
-            "fix: raise prompt.max_tokens or provide smaller problems"
-        )
     beams = tuple(Beam(tuple(pool[i].id for i in indices), value) for indices, value in sequences)
     scores = tuple(None if value == -inf else value for value in pool_scores)
     return QueryBeams(query.id, tuple(record.id for record in pool), beams, scores)

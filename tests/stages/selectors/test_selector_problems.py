@@ -20,7 +20,7 @@ from planward.core.registry import load_task
 from planward.params import ParamsError
 from planward.pddl.renaming import rename_problem_text
 from planward.selectors.config import SelectorsConfig
-from planward.selectors.dialects import get_dialect
+from planward.selectors.dialects import get_dialect, load_track_task
 from planward.selectors.embeddings import EmbeddingsError, read_embeddings
 from planward.stages import problems, score, split
 from planward.stages.selectors import dialects, embed
@@ -136,6 +136,26 @@ def test_other_problems_are_copied_unchanged(small: Small, build_config: BuildCo
     assert not any(name.startswith("dialect") for name in files)  # left from the first run
     counts = json.loads((RESULTS.dialects / "metrics.json").read_text())["dialects"]["train"]
     assert counts["ferry"].keys() == {"0"}
+
+
+@pytest.mark.parametrize(("count", "source"), [(3, "generated"), (1, "generated"), (3, "jsonl")])
+@pytest.mark.usefixtures("inside")
+def test_prompts_have_the_names_of_dialects_and_the_models_words_for_other_problems(
+    small: Small, build_config: BuildConfig, count: int, source: str
+) -> None:
+    record = next(record for record in read_splits(PLAIN.score)["train"] if record.domain == "blocksworld")
+    file = PLAIN.problems / record.meta.problem_file
+    file.write_text(rename_problem_text(file.read_text(), {"b1": "red", "b2": "green"}))
+    prompts = {}
+    for names in ("literal", "structure"):
+        params = small(problems={"source": source}, prompt={"names": names})
+        prompts[names] = load_track_task(params, build_config(dialects=count))
+    RESULTS.problems.mkdir(parents=True)
+    shutil.copytree(PLAIN.problems, RESULTS.problems, dirs_exist_ok=True)
+    words = {names: set(str(task.prompt(record, [])).split()) for names, task in prompts.items()}
+    is_translated = (count, source) == (3, "generated")
+    assert {"red", "green"} <= words["literal"]
+    assert {"red", "green"} & words["structure"] == ({"red", "green"} if is_translated else set())
 
 
 @pytest.mark.usefixtures("project")

@@ -321,6 +321,16 @@ def test_an_error_in_beams_names_file_and_query(copy: Project) -> None:
         copy.train("pointer-sft")
 
 
+def test_the_oracle_says_what_beams_need_that_are_too_short(copy: Project) -> None:
+    path = RESULTS.beams / "test.json"
+    data = json.loads(path.read_text())
+    query = next(iter(data))
+    data[query]["id_list"] = [beam[1:] for beam in data[query]["id_list"]]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=f"such as {query}; fix: raise prompt.max_tokens or lower shot_num"):
+        evaluate.run(copy.params, copy.config, 0, 0)
+
+
 def test_prompts_hold_the_chosen_examples_the_first_choice_next_to_the_query(inside: Project) -> None:
     all_problems, shot_num = Problems(inside), inside.config.shot_num
     embeddings = read_embeddings(RESULTS.embeddings)

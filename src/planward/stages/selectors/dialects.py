@@ -17,7 +17,7 @@ from planward.core.records import Meta, Record, read_records
 from planward.core.tasks import Task
 from planward.params import ParamsError
 from planward.selectors.config import SelectorsConfig
-from planward.selectors.dialects import get_dialect, load_track_task
+from planward.selectors.dialects import get_dialect, load_track_task, translates_problems
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.dialects import Dialect, build_dialect
 from planward.tasks.planning.domains import GENERATED_DOMAINS
@@ -37,7 +37,7 @@ def run(params: PlanningParams, config: SelectorsConfig) -> None:
     out, score = paths.SELECTORS.dialects, paths.results().score
     shutil.rmtree(paths.SELECTORS.problems, ignore_errors=True)
     task = load_track_task(params, config)
-    translates = params.problems.source == "generated" and params.problems.dialects == 1 and config.dialects > 1
+    translates = translates_problems(params, config)
     counts: dict[str, dict[str, Counter[str]]] = {}
     for split in paths.SPLITS:
         records = list(read_records(score / f"{split}.jsonl"))

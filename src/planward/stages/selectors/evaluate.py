@@ -68,7 +68,8 @@ def select_examples(
         if missing := [query.id for query in queries if len(best.get(query.id, ())) < shot_num]:
             raise BeamsError(
                 f"{path}: no beam of {shot_num} examples for {len(missing)} queries, such as {missing[0]}; "
-                "fix: run `planward selectors beams --split test` again"
+                "fix: raise prompt.max_tokens or lower shot_num where prompts are too long, then run "
+                "`planward selectors beams --split test` again"
             )
         return {query.id: [by_id[example] for example in reversed(best[query.id])] for query in queries}
 
