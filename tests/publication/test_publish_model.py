@@ -18,6 +18,7 @@ import yaml
 from dvc.cli import main as run_dvc
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
+from transformers import GenerationConfig
 from typer.testing import CliRunner
 
 import chat_runs
@@ -25,14 +26,17 @@ from planward.cli import app
 from planward.core.files import write_json
 from planward.core.paths import results
 from planward.core.prompt_templates import read_template
+from planward.core.registry import load_params
 from planward.core.runs import BASE, Run
 from planward.inference.models import load_model
 from planward.params import AdapterConfig
-from planward.publication.model_card import list_settings
+from planward.publication.folders import read_origin
+from planward.publication.model_card import Tables, list_settings
 from planward.publication.models import ModelOptions, publish_model
 from planward.publication.provenance import PublicationError, compute_folder_md5, find_provenance
 from planward.stages import compare, evaluate, problems, score, sft, split
 from planward.tasks.planning.config import PlanningParams
+from result_trees import DOMAINS, write_predictions, write_run
 from support import ROOT, read_rows
 
 Small = Callable[..., PlanningParams]
@@ -159,6 +163,76 @@ def test_card_has_the_rates_of_the_tables(project: PlanningParams, tmp_path: Pat
     assert "not recorded in dvc.lock" in card.text
 
 
+def test_card_counts_problems_not_the_predictions_of_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_predictions(tmp_path, (100,), DOMAINS, 10, (0,))
+    for method in ("sft", "grpo"):
+        write_run(tmp_path, Run(method, 100, 1), DOMAINS, 10, (0,))
+    params = load_params(root=ROOT)
+    comparison = params.compare.model_copy(update={"resamples": 100})
+    params = params.model_copy(update={"seeds": [3407, 1], "compare": comparison})
+    compare.run(params)
+    write_json(results().split / "metrics.json", {"kept_by_domain": {}})
+    tables = Tables(params, Run("sft", 100, 3407))
+    assert (tables.seeds, tables.num_problems) == (2, 10 * len(DOMAINS))
+
+
+def test_card_of_grpo_from_a_folder_names_that_folder(project: PlanningParams, tmp_path: Path) -> None:
+    run = Run("grpo", 4, 3407)
+    write_json(Path("start/config.json"), {})
+    Path("start/README.md").write_text(
+        "---\nlicense: mit\n---\nFetched by `planward fetch-model org/start` from a hub.\n"
+    )
+    grpo = project.grpo.model_copy(update={"start": "start"})
+    params = project.model_copy(update={"grpo": grpo})
+    shutil.copytree(ROOT / "models/base", results().model(run))
+    try:
+        evaluate.run(params, run)
+        compare.run(params)
+        publish_model(params, run, tmp_path / "out", ModelOptions(check=0))
+    finally:
+        shutil.rmtree("start")
+        shutil.rmtree(results().model(run))
+        for suffix in (".jsonl", ".json"):
+            results().answers(run).with_suffix(suffix).unlink(missing_ok=True)
+        compare.run(project)
+    card = ModelCard.load(tmp_path / "out/README.md")
+    assert (card.data.base_model, card.data.license) == ("org/start", "mit")
+    assert "Planward trained it from `org/start` by GRPO with" in card.text
+    assert f"that of `{params.model.path}`" in card.text
+    assert f"`base` is `{params.model.path}`;" in card.text
+    assert "- Base: `org/start`, in the project's folder `start`." in card.text
+    assert "| `grpo.from` | `start` |" in card.text
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: Apache-2.0\ntags: [a]\n---\n# Model\n\nLicense: MIT\n", "apache-2.0"),
+        ("---\nlicense:\n- llama3\n- mit\n---\n", "llama3"),
+        ("---\nlicense: other\n---\n", "other"),
+        ("---\ntags: [a]\n---\n**License**: [BSD-3-Clause](LICENSE).\n", "bsd-3-clause"),
+        ("---\ntags: [: a\n---\nlicense: mit\n", "mit"),
+        ("Licence: Apache-2.0.\n", "apache-2.0"),
+        ("Published at <https://org>; licence: CC-BY-NC-4.0.\n", "cc-by-nc-4.0"),
+        ("- Licence: `gpl-3.0-or-later`.\n", "gpl-3.0-or-later"),
+        ("- Licence: not stated; the base's terms apply.\n", None),
+        ("LICENSE: https://example.org/mit\n", None),
+        ("License: see LICENSE. License: MIT is that of the code.\n", None),
+        ("License: MIT-like terms\n", None),
+        ("# Model\n", None),
+    ],
+)
+def test_licence_is_that_of_the_metadata_or_an_identifier(tmp_path: Path, card: str, licence: str | None) -> None:
+    (tmp_path / "README.md").write_text(card)
+    assert read_origin(tmp_path) == (None, licence)
+
+
+def test_licence_of_a_silent_adapter_is_that_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert read_origin(Path("models/economy")) == (None, "apache-2.0")
+
+
 def test_other_weights_are_noticed(project: PlanningParams, tmp_path: Path) -> None:
     file = results().model(RUN) / "model.safetensors"
     original = file.read_bytes()
@@ -239,6 +313,32 @@ def test_adapter_is_merged_or_published_alone(chat_project: PlanningParams, tmp_
     assert (card.data.base_model, card.data.library_name) == ("org/chat", "peft")
     config = json.loads((tmp_path / "named/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "org/chat"
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_published_settings_are_those_of_evaluation(chat_project: PlanningParams, tmp_path: Path, file: str) -> None:
+    """Whether the adapter is merged or not, and wherever its base has settings and further end tokens."""
+    base = Path(chat_runs.BASE)
+    originals = {name: (base / name).read_text() for name in ("generation_config.json", "config.json")}
+    end = json.loads(originals["config.json"])["eos_token_id"]
+    try:
+        (base / "generation_config.json").unlink()
+        further_settings = {"repetition_penalty": 1.3, "eos_token_id": [end, end + 3]}
+        write_json(base / file, json.loads(originals[file]) | further_settings)
+        network, _ = load_model(chat_project.model, str(results().model(RUN)), 0, 0, training=False)
+        publish(chat_project, tmp_path / "merged", check=0)
+        publish(chat_project, tmp_path / "adapter", check=0, adapter=True)
+        publish(chat_project, tmp_path / "named", adapter=True, base="org/chat")
+    finally:
+        for name, text in originals.items():
+            (base / name).write_text(text)
+    evaluated_settings = network.generation_config
+    assert evaluated_settings.eos_token_id == [end, end + 3]
+    for name in ("merged", "adapter", "named"):
+        settings = GenerationConfig.from_pretrained(tmp_path / name)
+        assert settings.repetition_penalty == evaluated_settings.repetition_penalty == 1.3
+        assert settings.eos_token_id == evaluated_settings.eos_token_id
+        assert settings.pad_token_id == evaluated_settings.pad_token_id
 
 
 @pytest.mark.parametrize(("rank", "option"), [(4, ""), (17, " --max-lora-rank 32"), (32, " --max-lora-rank 32")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from planward.core import paths
 from planward.core.files import open_atomic, write_json
-from planward.core.model_folders import HUB_NAME
+from planward.core.model_folders import HUB_NAME, find_adapter_base
 from planward.core.prompt_templates import read_template
 from planward.core.runs import Run, read_run
 from planward.params import Params
@@ -23,7 +23,12 @@ from planward.publication.provenance import PublicationError
 DESCRIPTION_FILE = "planward.json"  # `planward plan` and `planward choose` read it
 TEMPLATE_FILE = "prompt.jinja"
 FETCHED = re.compile(rf"Fetched by `planward fetch-model (?P<name>{HUB_NAME.pattern})`")
-LICENCE = re.compile(r"^(?:license: *|.*\blicen[cs]e: *)(?P<name>[A-Za-z0-9][\w.-]*[\w])", re.IGNORECASE | re.MULTILINE)
+FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\n(?P<yaml>.*?)\n---[ \t]*$", re.DOTALL | re.MULTILINE)
+LICENCES = (  # SPDX identifiers and the hub's own: other words of prose are no licence
+    r"mit|isc|zlib|unlicense|(?:apache|artistic|ecl|epl|eupl|mpl|osl)-\d\.\d|bsd-\d-clause"
+    r"|[al]?gpl-\d\.\d(?:-only|-or-later)?|cc0-1\.0|cc-by(?:-nc)?(?:-nd|-sa)?-\d\.\d|gemma|llama\d(?:\.\d)?"
+)
+LICENCE = re.compile(rf"\blicen[cs]e\**:[ *`\[]*(?:(?P<name>{LICENCES})(?![\w+/-]|\.\w))?", re.IGNORECASE)
 
 
 @contextmanager
@@ -88,8 +93,28 @@ def write_params(folder: Path, params: BaseModel, name: str = "params.yaml") -> 
 
 
 def read_origin(model: Path) -> tuple[str | None, str | None]:
-    """Return the hub's name and the licence that the card of a model's folder states; None where it states none."""
+    """Return the hub's name and the licence that the card of a model's folder states; None where it states none.
+
+    An adapter whose card states no licence has that of its base.
+    """
     card = model / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    name, licence = FETCHED.search(text), LICENCE.search(text)
-    return name["name"] if name else None, licence["name"].lower() if licence else None
+    name, licence, base = FETCHED.search(text), _find_licence(text), find_adapter_base(model)
+    if licence is None and base is not None:
+        licence = read_origin(base)[1]
+    return name["name"] if name else None, licence
+
+
+def _find_licence(card: str) -> str | None:
+    """Find the licence in a card's metadata, else in its first sentence of the form `Licence: NAME`."""
+    metadata: Any = None
+    if block := FRONT_MATTER.search(card):
+        with suppress(yaml.YAMLError, ValueError):
+            metadata = yaml.safe_load(block["yaml"])
+    licence = metadata.get("license") if isinstance(metadata, dict) else None
+    if isinstance(licence, list):
+        licence = next(iter(licence), None)
+    if not isinstance(licence, str):
+        statement = LICENCE.search(card)
+        licence = statement["name"] if statement else None
+    return licence.lower() if licence else None

@@ -58,8 +58,13 @@ def render_model_card(
         PublicationError: a table is missing, or has no rows of this run.
     """
     tables = Tables(params, run)
-    hub_base, licence = read_origin(Path(params.model.path))
+    method = params.variant(run.method) if run.method != "sft" else params
+    base_folder = find_base_folder(method, run)
+    hub_base, licence = read_origin(Path(base_folder))
     hub_base, licence = options.base or hub_base, options.licence or licence
+    base = compared_base = hub_base or base_folder
+    if base_folder != params.model.path:
+        compared_base = read_origin(Path(params.model.path))[0] or params.model.path
     spec = task_spec(params.task)
     data = ModelCardData(
         model_name=name,
@@ -71,7 +76,6 @@ def render_model_card(
         tags=["planward", params.task, run.method, *(["lora"] if options.adapter else [])],
         eval_results=tables.list_results(spec.success_title),
     )
-    method = params.variant(run.method) if run.method != "sft" else params
     body = cards.render_card(
         "model.md.j2",
         name=name,
@@ -82,8 +86,9 @@ def render_model_card(
         method=describe_method(method, run),
         size=count_parameters(folder),
         params=method,
-        base=hub_base or params.model.path,
-        base_folder=params.model.path,
+        base=base,
+        base_folder=base_folder,
+        compared_base=compared_base,
         adapter_base=find_adapter_base(folder) if options.adapter else None,
         max_lora_rank=_find_max_lora_rank(folder) if options.adapter else None,
         licence=licence,
@@ -119,7 +124,7 @@ class Tables:
             )
         self.fewest = int(self.rates["shot_num"].min())
         self.seeds = int(self.rates["seeds"].max())
-        self.num_problems = int(self.rates["n"].iloc[0] / self.rates["seeds"].iloc[0])
+        self.num_problems = int(self.rates["n"].iloc[0])
         self.intervals = describe_intervals(self.rates)
         self.split = json.loads((self.results.split / "metrics.json").read_text(encoding="utf-8"))
         self.compared = "grpo" if self.is_variant else "base"  # with which the run is compared
@@ -281,6 +286,13 @@ class Tables:
         return cards.read_table(self.results.tables / f"{name}.csv", self._fix)
 
 
+def find_base_folder(params: Params, run: Run) -> str:
+    """Return the folder of the weights that a run is trained from, before the SFT that GRPO may begin with."""
+    if run.method == "sft" or params.grpo.start in ("sft", "base"):
+        return params.model.path
+    return params.grpo.start
+
+
 def describe_method(params: Params, run: Run) -> str:
     """`SFT and GRPO`; of a variant its name as well."""
     if run.method == "sft":
@@ -300,17 +312,16 @@ def list_settings(params: Params, run: Run) -> list[tuple[str, Any]]:
         sections.append(("sft", sft, ("epochs", "batch_size", "learning_rate", "shots", "renaming")))
     if run.method != "sft":
         keys = ("steps", "batch_size", "num_generations", "learning_rate", "temperature", "beta", "loss_type", "reward")
-        sections.append(("grpo", grpo, keys))
+        sections.append(("grpo", grpo, ("from", *keys)))
         if model.lora is None and grpo.lora is not None:
             sections.append(("grpo.lora", grpo.lora, lora_keys))
     sections.append(("validation", params.validation, ("keep",)))
     sections.append(("prompt", params.prompt, ("style", "names", "max_tokens", "max_completion_tokens")))
-    settings = [
-        (f"`{name}.{key}`", f"`{_format_value(getattr(section, key))}`")
-        for name, section, keys in sections
-        for key in keys
-    ]
-    return [("size of the training set", run.size), ("seed", run.seed), *settings]
+    settings: list[tuple[str, Any]] = [("size of the training set", run.size), ("seed", run.seed)]
+    for name, section, section_keys in sections:
+        values = section.model_dump(mode="json")  # keys as in params.yaml
+        settings += [(f"`{name}.{key}`", f"`{_format_value(values[key])}`") for key in section_keys]
+    return settings
 
 
 def count_parameters(folder: Path) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from planward.core import paths
 from planward.core.files import write_json
+from planward.core.model_folders import check_model_folder, find_adapter_base
 from planward.core.runs import Run
 from planward.params import Params
 from planward.publication import examples, gguf
@@ -65,7 +66,7 @@ def publish_model(params: Params, run: Run, target: Path, options: ModelOptions)
             (folder / "config.json").unlink(missing_ok=True)  # beside it, Transformers takes an adapter for a model
         if options.adapter and options.base:
             _rename_base(folder / ADAPTER_CONFIG, options.base)
-        write_generation_config(folder, params)
+        write_generation_config(folder, weights, params)
         evaluate = {"do_sample": False, "max_new_tokens": params.prompt.max_completion_tokens}
         write_description(
             folder, params, run.as_dict(params.task), {"evaluate": evaluate | params.evaluate.model_dump()}
@@ -95,21 +96,47 @@ def write_weights(params: Params, weights: Path, folder: Path, *, adapter: bool)
     models.save_model(*models.load_model(settings, str(weights), max_tokens=0, seed=0), folder)
 
 
-def write_generation_config(folder: Path, params: Params) -> None:
-    """Write generation_config.json: greedy, as many tokens as evaluation allowed, the tokenizer's end of sequence."""
+def write_generation_config(folder: Path, weights: Path, params: Params) -> None:
+    """Write generation_config.json: greedy, as many tokens and with the settings and end tokens that evaluation had.
+
+    Args:
+        weights: the run's, as evaluation loads them.
+    """
     from transformers import AutoTokenizer
 
-    path = folder / "generation_config.json"
-    stored_settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    from planward.inference.models import list_end_tokens
+
+    stored_settings = read_generation_settings(weights)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    ends = list_end_tokens(tokenizer.eos_token_id, stored_settings.get("eos_token_id"))
     settings = {
         "do_sample": False,
         "max_new_tokens": params.prompt.max_completion_tokens,
-        "eos_token_id": tokenizer.eos_token_id,
+        "eos_token_id": ends[0] if len(ends) == 1 else ends,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    kept_settings = {key: value for key, value in stored_settings.items() if key not in SAMPLING_KEYS}
-    write_json(path, kept_settings | settings)
+    unused_keys = {*SAMPLING_KEYS, "_from_model_config"}  # by the last one Transformers may rebuild the settings
+    kept_settings = {key: value for key, value in stored_settings.items() if key not in unused_keys}
+    write_json(folder / "generation_config.json", kept_settings | settings)
+
+
+def read_generation_settings(weights: Path) -> dict[str, Any]:
+    """Read the generation settings that a network loaded from `weights` has; an adapter has those of its base.
+
+    Raises:
+        ParamsError: an adapter's base is no folder.
+    """
+    while (base := find_adapter_base(weights)) is not None:
+        check_model_folder(str(base), str(weights / ADAPTER_CONFIG))
+        weights = base
+    path = weights / "generation_config.json"
+    if path.exists():
+        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return settings
+    from transformers import GenerationConfig
+
+    config = json.loads((weights / "config.json").read_text(encoding="utf-8"))
+    return dict(GenerationConfig.from_model_config(config).to_diff_dict())
 
 
 def check_completions(folder: Path, samples: list[examples.Example], params: Params) -> Check:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from statistics import mean
 from typing import Any
 
 import pandas as pd
 
 from planward.analysis.names import format_run, sort_key
 from planward.core.runs import Run
-from planward.params import BUCKETS, Params
+from planward.params import BUCKETS, Bucket, Params
 from planward.report import figures
 from planward.report.data import PageData
-from planward.report.figures import Figure
+from planward.report.figures import Figure, Point
 from planward.report.sections.elements import Table, format_number
 
 NUM_BINS = 10  # parts of a run over which bucket shares are averaged
@@ -60,15 +61,18 @@ def describe_empty_buckets(data: PageData) -> str:
 
 
 def draw_curriculum_panels(data: PageData, params: Params) -> list[Figure]:
-    """The bucket shares of `grpo` at each N, of the first seed: other seeds draw from the same shares."""
+    """The bucket shares of `grpo` at each N, of the first seed: other seeds draw from the same shares.
+
+    The target is the mean over the schedule's domains, which have equally many prompts in every step.
+    """
     runs: dict[int, Run] = {}
     for run in _list_runs(data):
         if run.method == "grpo":
             runs.setdefault(run.size, run)
     panels = []
-    shares = [next(p for p in params.curriculum if x < 100 * p.until or p.until == 1).shares for x in range(101)]
-    targets = {str(bucket): [(x / 100, share[bucket]) for x, share in enumerate(shares)] for bucket in shares[0]}
     for size, run in sorted(runs.items()):
+        prompts = data.schedules[run] if run in data.schedules else data.consumed[run]
+        targets = _compute_targets(params, prompts["domain"].unique())
         series = {f"{bucket}, target": points for bucket, points in targets.items()}
         for name, frame in (("drawn", data.schedules.get(run)), ("used", data.consumed.get(run))):
             if frame is not None and len(frame):
@@ -94,6 +98,18 @@ def build_difficulty_table(metrics: Mapping[str, Any]) -> Table | None:
         for name, d in sorted(metrics["domains"].items())
     ]
     return Table("Difficulty scores and buckets, training split", ["domain", *columns, *BUCKETS], rows)
+
+
+def _compute_targets(params: Params, domains: Sequence[str]) -> dict[Bucket, list[Point]]:
+    """Compute the share of each bucket that the curricula of the domains ask for, by progress."""
+    curricula = [params.curriculum_by_domain.get(domain, params.curriculum) for domain in domains]
+    curricula = curricula or [params.curriculum]
+    targets: dict[Bucket, list[Point]] = {bucket: [] for bucket in BUCKETS}
+    for x in range(101):
+        shares = [next(p for p in phases if x < 100 * p.until or p.until == 1).shares for phases in curricula]
+        for bucket, points in targets.items():
+            points.append((x / 100, mean(share[bucket] for share in shares)))
+    return targets
 
 
 def _list_runs(data: PageData) -> list[Run]:
