@@ -192,6 +192,23 @@ def test_key_is_sent_and_never_shown(
     assert KEY not in f"{error.value!r} {path.read_text()} {''.join(capfd.readouterr())}"
 
 
+@pytest.mark.parametrize("access", [{}, {"key_env": "PLANWARD_TEST_KEY"}], ids=["no-key", "key"])
+def test_headers_of_openais_environment_are_not_sent(
+    path: Path, monkeypatch: pytest.MonkeyPatch, access: dict[str, str]
+) -> None:
+    monkeypatch.setenv("PLANWARD_TEST_KEY", KEY)
+    for variable in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(variable, "of-another-server")
+    custom_headers = "Authorization: Bearer of-another-server\nX-Secret: of-another-server"
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", custom_headers)
+    with serve_replies() as server:
+        ask(path, build_requests(server, 1), **access)
+    (headers,) = server.headers
+    assert headers.get("authorization") == (f"Bearer {KEY}" if access else None)
+    assert not {"openai-organization", "openai-project", "x-secret"} & set(headers)
+    assert "of-another-server" not in str(headers)
+
+
 @pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY}é"], ids=["line-break", "beyond-ascii"])
 def test_key_that_no_header_holds_is_refused_by_its_variable(
     path: Path, monkeypatch: pytest.MonkeyPatch, key: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,12 +20,16 @@ import yaml
 
 pytest.importorskip("openai", reason="needs the extra `endpoints`")
 
+from transformers import AutoTokenizer
+
 import chat_runs
 from endpoint_server import Reply, forward_requests, serve_replies
+from planward.core.registry import load_task
 from planward.core.runs import BASE
 from planward.params import ParamsError
 from planward.stages import evaluate, problems, score, split
 from planward.stages.endpoints import evaluate as evaluate_endpoint
+from planward.stages.evaluate import build_test_prompts
 from planward.tasks.planning.config import PlanningParams
 from support import ROOT, merge_values, read_rows
 
@@ -145,6 +150,29 @@ def test_chat_model_answers_the_messages_of_the_task(
     metrics = json.loads(Path("results/predictions/gpt-0.json").read_text())
     assert metrics["run"] == {"task": "planning", "method": "gpt", "size": 0, "seed": 0}
     assert metrics["completion_tokens"] >= len(served_rows)
+
+
+def test_prompts_that_differ_in_unknown_words_are_requests_of_their_own(
+    prepared_project: tuple[Path, PlanningParams], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, params = prepared_project
+    project = Path(shutil.copytree(folder, tmp_path / "project"))
+    monkeypatch.chdir(project)
+    shutil.copytree(MODEL, "model")
+    file = Path("model/tokenizer.json")
+    content = json.loads(file.read_text())
+    content["pre_tokenizer"] = None  # a prompt is one word, which the vocabulary lacks
+    file.write_text(json.dumps(content))
+    params = params.model_copy(update={"model": params.model.model_copy(update={"path": "model"})})
+    with serve_replies(*(Reply(body=json.dumps({"choices": [{"text": f"answer {i}"}]})) for i in range(99))) as server:
+        params = lay_over(params, server.url.removesuffix("/v1"), concurrency=1)
+        evaluate_endpoint.run(params, "served")
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    prompts = build_test_prompts(load_task(params), tokenizer, params.evaluate.shots, params)
+    answers = {body["prompt"]: f"answer {i}" for i, body in enumerate(server.bodies)}
+    rows = list_endpoint_rows(project)
+    assert len({row["prompt"] for row in rows}) < len({prompt.prompt for prompt in prompts}) == len(server.bodies)
+    assert [row["completion"] for row in rows] == [answers[str(prompt.prompt)] for prompt in prompts]
 
 
 def test_key_is_in_no_file_and_no_output(prepared_project: tuple[Path, PlanningParams]) -> None:

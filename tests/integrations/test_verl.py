@@ -29,7 +29,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, get_scheduler
+from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 from typer.testing import CliRunner
 
 from planward.cli import app
@@ -79,8 +79,10 @@ ECONOMY: dict[str, Any] = {
     "seeds": [SEED],
     "dataset_sizes": [SIZE],
     "grpo": {"steps": 3, "shots": 1},
+    "validation": {"steps": 3},
     "economy": {"problems": 60},
 }
+LORA = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": ["q_proj", "v_proj"], "merge": True}
 CLUSTER = load_cluster_config(ROOT).model_copy(update={"gpus_per_node": 2, "checkpoints": Path("/nowhere/checkpoints")})
 
 
@@ -407,6 +409,7 @@ def build_test_settings(params: Params, cluster: ClusterConfig = CLUSTER, plain:
         ("validation.patience", {"validation": {"patience": 2}}),
         ("model.backend", {"model": {"backend": "unsloth"}}),
         ("model.load_in_4bit", {"model": {"load_in_4bit": True}}),
+        ("model.precision", {"model": {"precision": "float32"}}),
         (
             "model.lora.dropout",
             {"model": {"lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "all-linear", "merge": True}}},
@@ -505,11 +508,10 @@ def test_verl_accepts_the_settings(exported_run: ExportedRun, monkeypatch: pytes
 
 @needs_verl
 def test_verl_accepts_lora_chat_options_and_every_loss(small: Callable[..., Params], tmp_path: Path) -> None:
-    lora = {"r": 8, "alpha": 16, "dropout": 0.0, "target_modules": ["q_proj", "v_proj"], "merge": True}
     modes = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
     for loss, mode in modes.items():
         changes = {
-            "model": {"lora": lora},
+            "model": {"lora": LORA},
             "prompt": {"chat_template_options": {"enable_thinking": False}},
             "grpo": {"loss_type": loss, "scale_rewards": "group", "beta": 0.02, "top_k": 50},
         }
@@ -522,6 +524,21 @@ def test_verl_accepts_lora_chat_options_and_every_loss(small: Callable[..., Para
         assert (model.lora_rank, model.lora_alpha, list(model.target_modules)) == (8, 16, ["q_proj", "v_proj"])
         assert (config.actor_rollout_ref.rollout.top_k, model.custom_chat_template) == (50, None)
         assert config.data.apply_chat_template_kwargs == {"enable_thinking": False}
+
+
+@needs_trainer
+def test_verl_trains_adapters_in_float32(small: Callable[..., Params]) -> None:
+    from verl.utils.torch_dtypes import PrecisionType
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    settings = build_test_settings(small(**merge_values(PLANNING, {"model": {"lora": LORA}})))
+    dtype = PrecisionType.to_dtype(settings["actor_rollout_ref.actor.fsdp_config.model_dtype"])
+    network = AutoModelForCausalLM.from_pretrained(str(ROOT / "models/base"), dtype=dtype)
+    keys = ("lora_rank", "lora_alpha", "target_modules")
+    values = {key: settings[f"actor_rollout_ref.model.{key}"] for key in keys}
+    config = SimpleNamespace(**values, target_parameters=None, exclude_modules=None)
+    network = FSDPEngine._build_lora_module(SimpleNamespace(model_config=config), network)
+    assert {weight.dtype for weight in network.parameters() if weight.requires_grad} == {torch.float32}
 
 
 @needs_verl
@@ -805,6 +822,18 @@ def test_workers_of_a_job_compute_the_same_rewards(exported_run: ExportedRun, he
 
 @pytest.mark.integration
 @needs_ray
+def test_the_command_of_a_dry_run_brings_planward(planning: ExportedRun, head: Head) -> None:
+    log = list[str]()
+    entrypoint = ["python", "-c", "import reward, planward; print(planward.__file__)"]
+    jobs.launch_job(planning.folder, head.address, entrypoint=entrypoint, dry_run=True, print_text=log.append)
+    ray, *arguments = shlex.split(log[0])
+    command = [str(Path(sys.executable).with_name(ray)), *arguments]
+    process = subprocess.run(command, env=head.env, capture_output=True, text=True)
+    assert "/py_modules_files/" in process.stdout, process.stdout + process.stderr
+
+
+@pytest.mark.integration
+@needs_ray
 def test_a_failed_job_is_reported(planning: ExportedRun, head: Head) -> None:
     status, text = run_launch(planning.folder, head, "python", "-c", "raise SystemExit('no' * 2)")
     assert status == 1
@@ -867,6 +896,11 @@ def test_a_dry_run_prints_the_command(planning: ExportedRun, tmp_path: Path) -> 
     assert jobs.launch_job(planning.folder, "http://head:8265", dry_run=True, print_text=log.append) == 0
     assert "python -m verl.trainer.main_ppo" in log[0]
     assert "trainer.total_training_steps=3" in log[0]
+    words = shlex.split(log[0])
+    assert words[words.index("--working-dir") + 1] == str(planning.folder)
+    modules = json.loads(words[words.index("--runtime-env-json") + 1])["py_modules"]
+    assert modules == [str(Path(jobs.__file__).parents[2])]
+    assert words[words.index("--") + 1 :] == jobs.build_command(planning.folder)
     with pytest.raises(FileNotFoundError, match="planward export verl"):
         jobs.launch_job(tmp_path, "http://head:8265")
 

@@ -69,6 +69,10 @@ class _Client:
             timeout=self.access.timeout_s,
             max_retries=self.access.max_retries,
         )
+        # Taken from OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS, which are not for every server either.
+        # No argument leaves the headers out: an empty one gets those of the environment, too.
+        self.openai.organization = self.openai.project = None
+        self.openai._custom_headers = {}
         queue = iter(requests)
         with tqdm(desc=f"asking {self.name}", total=len(requests), unit="prompt") as progress:
             async with self.openai:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import sys
 import time
@@ -63,17 +64,15 @@ def launch_job(
         FileNotFoundError: `folder` is not an exported run.
     """
     arguments = build_command(folder) if entrypoint is None else list(entrypoint)
+    modules = {"py_modules": [str(Path(planward.__file__).resolve().parent)]}
     if dry_run:
-        submission = ["ray", "job", "submit", "--address", address, "--working-dir", str(folder), "--", *arguments]
-        print_text(shlex.join(submission) + "\n")
+        options = ["--address", address, "--working-dir", str(folder), "--runtime-env-json", json.dumps(modules)]
+        print_text(shlex.join(["ray", "job", "submit", *options, "--", *arguments]) + "\n")
         return EXIT_SUCCEEDED
     client = _connect(address)
     job = client.submit_job(
         entrypoint=shlex.join(arguments),
-        runtime_env={
-            "working_dir": str(folder.resolve()),
-            "py_modules": [str(Path(planward.__file__).resolve().parent)],
-        },
+        runtime_env={"working_dir": str(folder.resolve()), **modules},
         metadata={"planward": folder.name},
     )
     print_text(f"job {job} at {address}\n")

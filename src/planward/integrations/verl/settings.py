@@ -88,7 +88,8 @@ def build_settings(
         f"{ACTOR}.optim.weight_decay": 0.0,
         **_build_scheduler_settings(params),
         f"{ACTOR}.fsdp_config.seed": params.seed,
-        f"{ACTOR}.fsdp_config.model_dtype": "bf16" if params.model.lora else "fp32",
+        # verl gives an adapter this type, and AdamW's small updates round away in bf16; FSDP computes in bf16.
+        f"{ACTOR}.fsdp_config.model_dtype": "fp32",
         f"{ACTOR}.fsdp_config.param_offload": cluster.offload,
         f"{ACTOR}.fsdp_config.optimizer_offload": cluster.offload,
         f"{REF}.log_prob_micro_batch_size_per_gpu": micro_batch_size,
@@ -163,6 +164,8 @@ def iter_unsupported(params: Params, cluster: ClusterConfig) -> Iterator[str]:
         yield "model.backend: verl does not use Unsloth; fix: auto or transformers"
     if model.load_in_4bit:
         yield "model.load_in_4bit: verl trains in 16 or 32 bits; fix: false"
+    if model.precision == "float32":
+        yield "model.precision: verl multiplies matrices in bfloat16; fix: auto or bfloat16"
     if model.lora is not None and model.lora.dropout:
         yield "model.lora.dropout: verl has no dropout; fix: 0.0"
     if grpo.batch_size * grpo.num_generations % cluster.gpus:

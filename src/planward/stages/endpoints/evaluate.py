@@ -37,14 +37,15 @@ def run(params: Params, name: str) -> None:
     prompts = build_test_prompts(task, tokenizer, params.evaluate.shots, params)
     options, limit = params.prompt.chat_template_options, params.prompt.max_completion_tokens
     token_ids = [tuple(encode_prompt(tokenizer, prompt.prompt, options)) for prompt in prompts]
-    requests = {
-        ids: build_request(endpoints.models[name], prompt.prompt, len(ids), limit)
+    requests = [
+        build_request(endpoints.models[name], prompt.prompt, len(ids), limit)
         for ids, prompt in zip(token_ids, prompts, strict=True)
-    }
+    ]
+    digests = [request.digest for request in requests]  # token ids do not tell prompts apart: unknown words share one
     with AnswerFile(results.root / "endpoints" / f"{name}.jsonl") as file:
-        complete(name, endpoints.access.get(name, AccessConfig()), requests.values(), file)
-        answers = {ids: file[request.digest] for ids, request in requests.items()}
-    completions = [answers[ids].completion for ids in token_ids]
+        complete(name, endpoints.access.get(name, AccessConfig()), requests, file)
+        answers = {digest: file[digest] for digest in digests}
+    completions = [answers[digest].completion for digest in digests]
     verdicts = judge_answers(task, [(p.problem, text) for p, text in zip(prompts, completions, strict=True)])
     judged_completions = [
         JudgedCompletion(prompt, list(ids), completion, verdict)
