@@ -196,3 +196,19 @@ def test_tokens_of_a_sample_include_its_end(tokenizer: Any, tmp_path: Path) -> N
     assert {sample.num_tokens - length for sample, length in zip(samples, words, strict=True)} >= {0, 1}
     assert max(sample.num_tokens for sample in samples) == MAX_NEW_TOKENS
     assert min(sample.num_tokens for sample in samples) >= 1
+
+
+@pytest.mark.parametrize("build", [build_llama, build_with_adapter])
+def test_samples_ignore_a_models_own_settings(tokenizer: Any, tmp_path: Path, build: Any) -> None:
+    model, prompts = build(tmp_path), [[4, 7, 5], [8, 3]]
+
+    def sample() -> Any:
+        return generate_samples(
+            model, tokenizer, prompts, 20, 1.0, MAX_NEW_TOKENS, 40, 0, generation="transformers", progress=False
+        )
+
+    plain, settings = sample(), model.generation_config
+    settings.update(repetition_penalty=5.0, min_p=0.3, no_repeat_ngram_size=1, suppress_tokens=[4])
+    assert sample() == plain
+    assert model.generation_config is settings
+    assert getattr(model, "get_base_model", lambda: model)().generation_config is settings

@@ -133,6 +133,15 @@ def test_a_run_that_skips_a_damaged_checkpoint_equals_an_uninterrupted_one(kille
     assert not list(Path(".checkpoints").iterdir())
 
 
+def test_another_interval_of_checkpoints_applies_to_a_resumed_run() -> None:
+    with pytest.raises(Killed):
+        run_sft("model", PARAMS, [KillAfter(3)])
+    sft = PARAMS.sft.model_copy(update={"save_steps": 1})
+    with pytest.raises(Killed):
+        run_sft("model", PARAMS.model_copy(update={"sft": sft}), [KillAfter(6)])
+    assert list_checkpoints() == ["checkpoint-5"]
+
+
 def test_a_checkpoint_of_another_run_is_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
     straight = run_grpo("straight", PARAMS)
     with pytest.raises(Killed):

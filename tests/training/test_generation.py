@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from trl import GRPOConfig
 
 import letters
+from planward.inference import models
 from planward.inference.models import BackendError
 from planward.params import Params
+from planward.preflight.checks import list_reference_faults
 from planward.training import grpo, shared_prefixes
 from planward.training.batching import Batching
 from planward.training.generation import check_generation
@@ -76,7 +79,8 @@ def test_without_vllm_trl_gets_none(generation: str) -> None:
         ({"grpo": {"temperatures": {"easy": 0.8, "medium": 1.0, "hard": 1.2}}}, r"grpo\.temperatures: null"),
         ({"grpo": {"replay": True}}, r"grpo\.replay: false"),
         ({"grpo": {"extendable": True, "lr_scheduler_type": "constant", "warmup_ratio": 0.0},
-          "curriculum": [{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}]}, r"grpo\.extendable: false"),
+          "curriculum": [{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}],
+          "validation": {"steps": 0}}, r"grpo\.extendable: false"),
         ({"model": {"load_in_4bit": True}}, r"model\.load_in_4bit: false"),
         ({"model": {"backend": "unsloth"}}, r"model\.backend: transformers"),
     ],
@@ -117,3 +121,34 @@ def test_missing_vllm_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("planward.inference.vllm.find_spec", lambda _: None)  # also where it is installed
     with pytest.raises(BackendError, match=r"model\.generation is vllm, which is not installed.*extra `vllm`"):
         run_grpo("model", build_params("vllm"))
+
+
+def write_adapter() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    network, tokenizer = models.load_model(letters.build_params().model, "base", 40, 0)
+    lora = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    models.save_model(get_peft_model(network, lora), tokenizer, Path("adapter"), adapter=True)
+
+
+def test_a_kl_term_against_the_base_of_an_adapter_is_refused() -> None:
+    write_adapter()
+    message = r"grpo\.beta: 0\.01, but adapter is an adapter.*fix: planward merge adapter FOLDER"
+    with pytest.raises(BackendError, match=message):
+        run_grpo("model", build_params("own", grpo={"beta": 0.01}), base="adapter")
+    assert not Path("training").exists()
+    [fault] = list_reference_faults(build_params("own", grpo={"beta": 0.01}), "adapter")
+    assert "grpo.beta: 0.01" in fault
+    lora = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
+    check_generation(build_params("own", grpo={"beta": 0.01}, model={"lora": lora}), "adapter")
+    check_generation(build_params("own", grpo={"beta": 0.0}), "adapter")
+
+
+def test_tokens_that_end_a_turn_beside_the_tokenizers_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    params = build_params("own", grpo={"steps": 1})
+    run_grpo("plain", params)
+    assert "warning" not in capsys.readouterr().out
+    file = Path("base/generation_config.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": [1, 2]}))
+    run_grpo("model", params)
+    assert "base may also end a turn with <unk>, but completions of GRPO end with </s> alone" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, Lfm2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 import letters
@@ -207,3 +207,52 @@ def test_each_prompt_is_forwarded_once(trainers: list[GRPOTrainer]) -> None:
         counts.append(sum(lengths))
     completions = PROMPTS * GENERATIONS * COMPLETION
     assert counts == [PROMPTS * GENERATIONS * LENGTH + completions, PROMPTS * LENGTH + completions]
+
+
+def test_layers_that_keep_a_state_are_left_to_trl(tmp_path: Path) -> None:
+    """Its convolutions have no keys to share; sampling and log-probabilities are TRL's."""
+    torch.set_num_threads(1)
+    letters.write_base(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
+    config = Lfm2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention"],
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    arguments = GRPOConfig(
+        str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        num_generations=2,
+        per_device_train_batch_size=2,
+        max_completion_length=4,
+        max_steps=1,
+        gradient_checkpointing=False,
+    )
+    trainer = SharedPrefixTrainer(
+        Lfm2ForCausalLM(config),
+        reward_funcs=lambda completions, **_: [float(index) for index in range(len(completions))],
+        args=arguments,
+        train_dataset=Dataset.from_list([{"prompt": "copy a b"}]),
+        processing_class=tokenizer,
+    )
+    assert not trainer.shares
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_a_router_loss_keeps_completions_without_advantage(
+    trainers: list[GRPOTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, sizes = trainers[1], []
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda _, __, inputs: sizes.append(len(inputs["advantages"])))
+    for trainer.aux_loss_enabled in (False, True):
+        trainer._compute_loss(trainer.model, {"advantages": torch.tensor([0.0, 0.0, 1.0, -1.0])})
+    assert sizes == [2, 4]

@@ -288,7 +288,8 @@ def test_sigterm_ends_training_with_a_checkpoint_of_its_step(method: str) -> Non
 def test_extended_run_equals_an_uninterrupted_one() -> None:
     def build_extendable(steps: int) -> Params:
         grpo = {"steps": steps, "lr_scheduler_type": "constant", "extendable": True, "save_steps": 2}
-        return letters.build_params(grpo=grpo, curriculum=[{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}])
+        phases = [{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}]
+        return letters.build_params(grpo=grpo, curriculum=phases, validation={"steps": 0})
 
     straight = run_grpo("straight", build_extendable(6))
     run_grpo("longer", build_extendable(3))
@@ -304,7 +305,8 @@ def test_extended_run_equals_an_uninterrupted_one() -> None:
 
 def test_checkpoints_of_different_code_are_not_resumed(monkeypatch: pytest.MonkeyPatch, project_root: Path) -> None:
     grpo = {"steps": 2, "lr_scheduler_type": "constant", "extendable": True, "save_steps": 1}
-    params = letters.build_params(grpo=grpo, curriculum=[{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}])
+    phases = [{"until": 1.0, "easy": 1.0, "medium": 0.0, "hard": 0.0}]
+    params = letters.build_params(grpo=grpo, curriculum=phases, validation={"steps": 0})
     recorder = StepRecorder()
     run_grpo("model", params)
     run_grpo("model", params, callbacks=[recorder])
@@ -549,7 +551,10 @@ def test_stored_success_replaces_a_failed_completion_in_the_current_names() -> N
     run_step(rollouts, schedule, 1, ["", "answer", "", ""])
     for current in (rollouts, build_rollouts(params, schedule, list(log))):  # the second one is resumed
         assert run_step(current, schedule, 2, ["", "", "", ""]) == [-1, -1, -1, 1] * 8
-        assert current.pop_metrics(2)["replayed"] == 8
+        metrics = current.pop_metrics(2)
+        assert metrics["replayed"] == 8
+        assert (metrics["success"], metrics["reward"], metrics["label/right"], metrics["label/empty"]) == (0, -1, 0, 1)
+        assert metrics["completion_length"] == 1  # the end
         assert run_step(current, schedule, 3, ["answer", "", "", ""]) == [1, -1, -1, -1] * 8
     assert [row["replayed"] for row in log] == [0] * 16 + [1] * 8 + [0] * 8
 

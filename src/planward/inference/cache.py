@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -65,6 +65,11 @@ def copy_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 def has_only_full_layers(config: Any) -> bool:
     """Return whether a model keeps keys and values of all positions, and nothing else, in every layer."""
     return {type(layer) for layer in DynamicCache(config=config).layers} == {DynamicLayer}
+
+
+def has_only_attention_layers(config: Any) -> bool:
+    """Return whether a model keeps keys and values, and nothing else, in every layer; sliding windows count."""
+    return {type(layer) for layer in DynamicCache(config=config).layers} <= {DynamicLayer, DynamicSlidingWindowLayer}
 
 
 def _allocate(states: Tensor, rows: Tensor, length: int, room: int) -> Tensor:

@@ -309,6 +309,17 @@ def list_end_tokens(end: int, others: int | Sequence[int] | None) -> list[int]:
     return list(dict.fromkeys([end, *other_ends]))
 
 
+def find_other_ends(tokenizer: Any, path: str) -> list[str]:
+    """Return the tokens beside the tokenizer's own that end a completion of the model at `path`; not in training."""
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # no generation_config.json
+        return []
+    return list(tokenizer.convert_ids_to_tokens(list_end_tokens(tokenizer.eos_token_id, ends)[1:]))
+
+
 def _align_special_tokens(network: Any, tokenizer: Any, *, training: bool) -> None:
     """Set left padding, and the same end and padding tokens everywhere: generation stops where training ends.
 

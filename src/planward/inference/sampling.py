@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -75,7 +76,7 @@ def generate_samples(
             draws = np.stack([numbers[i // num_samples][i % num_samples] for i in batch])
             tokens = _decode_samples(model, ids, mask, config, temperature, torch.from_numpy(draws).to(model.device))
         else:
-            with torch.random.fork_rng():
+            with _replace_settings(model, config), torch.random.fork_rng():
                 torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}:{batch[0]}".encode()).digest()[:7]))
                 tokens = model.generate(
                     input_ids=ids,
@@ -91,6 +92,19 @@ def generate_samples(
         for i, text, length in zip(batch, texts, _count_tokens(completions, config.eos_token_id), strict=True):
             samples[i] = Sample(text, length)
     return [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
+
+
+@contextmanager
+def _replace_settings(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """Set a model's generation settings: its `generate` takes from them what a call leaves open, such as penalties."""
+    networks = [model, model.get_base_model()] if hasattr(model, "get_base_model") else [model]  # PEFT sets the base's
+    originals = [network.generation_config for network in networks]
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        for network, original in zip(networks, originals, strict=True):
+            network.generation_config = original
 
 
 def draw_numbers(seed: int, prompt: Sequence[int], num_samples: int, length: int) -> NDArray[np.float32]:

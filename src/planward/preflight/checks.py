@@ -13,6 +13,7 @@ from typing import TypeVar
 from planward.core import paths
 from planward.core.model_folders import find_start_weights
 from planward.core.registry import load_params
+from planward.inference.models import BackendError
 from planward.params import Params
 from planward.preflight.backends import (
     list_attention_faults,
@@ -34,6 +35,7 @@ from planward.preflight.services import list_endpoint_faults, list_logger_faults
 from planward.preflight.stages import SELECTORS_TRACK, Need, StageNeeds
 from planward.preflight.verifier import list_val_faults
 from planward.selectors.config import load_selectors_config
+from planward.training.generation import check_reference
 
 MAX_NAMES = 3  # stages that a line lists
 GENERATING = ("grpo", "evaluate", "sample", "transfer-evaluate")  # whose completions may be vLLM's
@@ -170,6 +172,7 @@ class _Preflight:
             faults += list_vllm_faults(params, weights, trains=stage.family == "grpo", local=self.local)
         if stage.family == "grpo":
             faults += list_unsloth_faults(params)
+            faults += [] if is_made else list_reference_faults(params, path)
         if Need.PROMPTS in stage.needs:
             faults += list_chat_faults(base if is_made else path, params.prompt)
         if not model.parameters:
@@ -215,6 +218,15 @@ def find_weights(stage: StageNeeds, params: Params) -> tuple[str, str]:
     if run is None or run.method == "base" or stage.family == "sft":
         return params.model.path, f"{file}: model.path"
     return str(paths.results(stage.task).model(run)), stage.name
+
+
+def list_reference_faults(params: Params, path: str) -> list[str]:
+    """Return why GRPO's KL term cannot be against the start weights at `path`."""
+    try:
+        check_reference(params, path)
+    except BackendError as error:
+        return [f"{paths.params_file(params.task)}: {error}"]
+    return []
 
 
 def list_planner_faults(params: Params) -> list[str]:

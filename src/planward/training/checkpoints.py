@@ -104,7 +104,8 @@ class CheckpointCallback(TrainerCallback):
         # The files beside each complete checkpoint; restore_checkpoint leaves one at most.
         self.saved: dict[Path | None, list[str]] = {path: list(journal.files) for path in folder.glob("checkpoint-*")}
 
-    def on_train_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        state.save_steps = args.save_steps  # a resumed trainer has the checkpoint's
         self.termination.watch()
 
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from planward.inference.models import BackendError, choose_backend
+from planward.inference.models import BackendError, choose_backend, has_adapter
 from planward.inference.vllm import check_vllm, require_vllm
 from planward.params import Params
 
 
 def check_generation(params: Params, base: str) -> None:
-    """Refuse parameters that vLLM or Unsloth would ignore.
+    """Refuse parameters that vLLM or Unsloth would ignore, and what `check_reference` refuses.
 
     Args:
         base: the weights that training starts from.
@@ -20,6 +20,7 @@ def check_generation(params: Params, base: str) -> None:
             key.
     """
     grpo, model = params.grpo, params.model
+    check_reference(params, base)
     if model.generation == "vllm":
         check_vllm(model, base)
         conflicts = {
@@ -33,6 +34,19 @@ def check_generation(params: Params, base: str) -> None:
         require_vllm()
     elif choose_backend(model) == "unsloth":
         check_unsloth(params)
+
+
+def check_reference(params: Params, base: str) -> None:
+    """Refuse a KL term against other weights than those at `base`; raises BackendError, which names the key.
+
+    TRL loads the reference from the folder that the configuration names, which for a merged adapter is its base's.
+    """
+    has_lora = params.model.lora is not None or params.grpo.lora is not None
+    if params.grpo.beta > 0 and not has_lora and has_adapter(base):
+        raise BackendError(
+            f"grpo.beta: {params.grpo.beta:g}, but {base} is an adapter, and its KL term would be against the weights "
+            f"below the adapter; fix: planward merge {base} FOLDER, and start there; or model.lora; or grpo.beta: 0"
+        )
 
 
 def check_unsloth(params: Params) -> None:

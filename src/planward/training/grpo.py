@@ -156,6 +156,7 @@ def train(
     lengths = measure_lengths(task, tokenizer, records, records, params, params.grpo.shots)
     if state.is_main_process:
         print_lengths(lengths, limits, params.grpo.shots)
+        _warn_of_other_ends(tokenizer, base)
 
     def count_tokens(prompt: str | Messages) -> int:
         return len(encode_prompt(tokenizer, prompt, limits.chat_template_options))
@@ -219,6 +220,15 @@ def train(
         if not params.grpo.extendable:
             shutil.rmtree(folder)
     state.wait_for_everyone()
+
+
+def _warn_of_other_ends(tokenizer: Any, base: str) -> None:
+    if ends := models.find_other_ends(tokenizer, base):
+        print(
+            f"warning: {base} may also end a turn with {', '.join(ends)}, but completions of GRPO end with "
+            f"{tokenizer.eos_token} alone; fix: grpo.from: sft, or a tokenizer whose end token is that of the turn",
+            flush=True,
+        )
 
 
 def _validate_schedule(schedule: Sequence[Row], records: Sequence[Record], params: Params) -> list[Row]:

@@ -270,12 +270,18 @@ class Rollouts:
             }
             for index, (slot, group) in enumerate(zip(slots, groups, strict=True))
         ]
+        sampled_rows = [row for row in rows if not row["replayed"]]  # curves show the model, not what replay inserted
         metrics = {
-            "success": fmean(row["success"] for row in rows),
-            "completion_length": fmean(row["num_tokens"] for row in rows),
-            "truncated": fmean(row["truncated"] for row in rows),
+            "success": fmean(row["success"] for row in sampled_rows),
+            "completion_length": fmean(row["num_tokens"] for row in sampled_rows),
+            "truncated": fmean(row["truncated"] for row in sampled_rows),
             "prompt_length": fmean(row["prompt_tokens"] for row in rows),
-        } | compute_step_metrics(log, [self._has_spread(row) for row in log], self.domains, self.task.labels)
+        } | compute_step_metrics(
+            [_drop_replayed(row, group) for row, group in zip(log, groups, strict=True)],
+            [self._has_spread(row) for row in log],
+            self.domains,
+            self.task.labels,
+        )
         entropies = [row["entropy"] for row in rows if row["entropy"] is not None]
         if entropies:
             metrics["entropy"] = sum(entropy for entropy, _ in entropies) / sum(tokens for _, tokens in entropies)
@@ -341,6 +347,12 @@ def compute_step_metrics(
     for label in labels:
         metrics[f"label/{label}"] = counts[label] / counts.total()
     return metrics
+
+
+def _drop_replayed(row: Row, group: Iterable[Row]) -> Row:
+    """Return a prompt's row of the log with the rewards and labels of the completions that the model sampled."""
+    completions = [completion for completion in group if not completion["replayed"]]
+    return row | {f"{key}s": [completion[key] for completion in completions] for key in ("reward", "label")}
 
 
 def _failing_step(verdict: Verdict) -> int | None:

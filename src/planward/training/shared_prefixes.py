@@ -20,7 +20,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from trl import GRPOTrainer
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
-from planward.inference.cache import copy_rows
+from planward.inference.cache import copy_rows, has_only_attention_layers
 from planward.inference.decoding import find_distinct
 from planward.inference.sampling import RowTemperatures, sample_completions
 from planward.params import Generation
@@ -31,7 +31,7 @@ Logps = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]  # log-pro
 
 
 class SharedPrefixTrainer(GRPOTrainer):
-    """GRPO for text models whose attention caches keys and values.
+    """GRPO for text models. TRL samples and scores where a layer caches anything but attention's keys and values.
 
     Prompts may have the column `TEMPERATURE`; `temperature` must be 1 then. `temperatures` [B] are those of the current
     batch, None without that column.
@@ -47,7 +47,11 @@ class SharedPrefixTrainer(GRPOTrainer):
 
     def __init__(self, *args: Any, generation: Generation = "own", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.shares = not self.args.gradient_checkpointing  # recomputed layers keep no cache
+        self.shares = (
+            not self.args.gradient_checkpointing  # recomputed layers keep no cache
+            and set(self.model_kwarg_keys) >= {"past_key_values", "position_ids", "logits_to_keep"}
+            and has_only_attention_layers(self.model.config)
+        )
         self.generation = generation
         self.temperatures: torch.Tensor | None = None
         self.entropies: torch.Tensor | None = None
@@ -93,7 +97,8 @@ class SharedPrefixTrainer(GRPOTrainer):
             del model.generate
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        is_sum = self.loss_type == "dapo" and self.beta == 0 and not self._entropy_bonus_enabled
+        has_other_terms = self.beta != 0 or self._entropy_bonus_enabled or self.aux_loss_enabled
+        is_sum = self.loss_type == "dapo" and not has_other_terms
         if self.samples and is_sum and self.accelerator.num_processes == 1:  # TRL gathers a value for each completion
             inputs = _drop_zero_advantages(inputs)
         self.temperatures = inputs.get(TEMPERATURE)
