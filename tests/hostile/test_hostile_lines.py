@@ -14,9 +14,12 @@ import pytest
 
 from hostile_problems import DOMAIN, Shape
 from planward.core.lines import MAX_DEPTH
+from planward.core.registry import load_task
+from planward.core.tasks import SplitValidation
 from planward.core.verdicts import VerifierError
 from planward.params import ParamsError
 from planward.stages import problems, score, split
+from planward.tasks.planning import lines as planning_lines
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.sources import is_domain_file
 from support import read_rows, write_lines
@@ -173,6 +176,69 @@ def test_encodings_and_numbers(params: PlanningParams) -> None:
     assert list(reasons) == list(range(6, 13))
     for reason, start in zip(reasons.values(), starts, strict=True):
         assert reason.startswith(start)
+
+
+UNREADABLE = (  # changes of a problem after which VAL cannot read it
+    *(("(problem h)", f"(problem {name})") for name in ("4-blocks", "1", "p.1", "a/b", "forall")),
+    *(("b1", f"{name}") for name in ("1", "1b", "b.1", "b#1", "number", "always", "either", "total-cost", "?v")),
+    ("(:domain", "(:requirements :strips) (:domain"),
+    ("(:objects", "(:requirements :magic) (:objects"),
+    ("(:goal", "(:metric minimize (nothing)) (:goal"),
+    ("(:goal", "(:metric minimise (total-cost)) (:goal"),
+    ("(:init", "(:init (not (nothing b0))"),
+    ("(p b0)))", "(and (p b0) (forall (?1 - block) (imply (p ?1) (p ?1))))))"),
+)
+
+
+def test_problems_that_val_cannot_read_are_bad_pddl(params: PlanningParams) -> None:
+    lines: list[Line] = [write_problem("p.pddl", Shape())]
+    for number, (old, new) in enumerate(UNREADABLE):
+        lines.append(write_problem(f"p{number}.pddl", Shape()))
+        file = FOLDER / DOMAIN / f"p{number}.pddl"
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+    domain = FOLDER / DOMAIN / "domain.pddl"
+    domain.write_text(domain.read_text().replace("(:predicates", "(:functions (total-cost)) (:predicates"))
+    rows, reasons = run_split(params, ("all.jsonl", lines))
+    assert len(rows) == 1
+    for number in range(len(UNREADABLE)):
+        assert reasons[number + 2].startswith(f"bad PDDL: {DOMAIN}/p{number}.pddl: line "), UNREADABLE[number]
+
+
+def test_val_checks_the_problems_that_are_not_plain(params: PlanningParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = Shape(init="(not (q b1))")
+    task, checked_files = load_task(params, FOLDER), list[Path]()
+    assert isinstance(task, SplitValidation)
+    monkeypatch.setattr(planning_lines, "check_files", lambda _domain, problem, _timeout: checked_files.append(problem))
+    for name, shape in (("plain.pddl", Shape()), ("odd.pddl", odd)):
+        task.validate_problem(write_problem(name, shape), DOMAIN)
+    assert [file.name for file in checked_files] == ["odd.pddl"]
+
+
+def test_a_problem_for_val_alone_that_is_not_utf8_is_bad_pddl(params: PlanningParams) -> None:
+    good, bad = write_problem("good.pddl"), write_problem("bad.pddl", 2)
+    text = Shape().render_domain().replace("(:predicates", "(:functions (fuel)) (:predicates")
+    numeric_effect = ":effect (and (p ?x) (increase (fuel) 2))"
+    (FOLDER / DOMAIN / "domain.pddl").write_text(text.replace(":effect (p ?x)", numeric_effect))
+    for name in ("good.pddl", "bad.pddl"):
+        file = FOLDER / DOMAIN / name
+        comment = b"; caf\xe9" if name == "bad.pddl" else b""
+        file.write_bytes(file.read_bytes().replace(b"(:init", b"(:init (= (fuel) 0)") + comment)
+    rows, reasons = run_split(params, ("all.jsonl", [bad, good]))
+    assert len(rows) == 1
+    assert reasons[1].startswith(f"bad PDDL: {DOMAIN}/bad.pddl: not UTF-8 text (byte "), reasons
+
+
+def test_links_to_folders_are_named(project: Path, small: Small, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "data" / DOMAIN).mkdir(parents=True)
+    (project / "data" / DOMAIN / "domain.pddl").write_text(Shape().render_domain())
+    (project / "data" / DOMAIN / "p1.pddl").write_text(Shape().render_problem())
+    (project / "data/more").symlink_to(DOMAIN)
+    problems.run(small(difficulty={DOMAIN: {}}, problems={"source": "pddl", "path": "data"}))
+    warning = "warning: 1 links to folders are not followed, such as data/more; fix: copy the folder there"
+    assert warning in capsys.readouterr().out
+    assert len(read_rows(FOLDER / "problems.jsonl")) == 1
 
 
 def test_a_line_nested_deeper_than_pydantic_writes_stops_no_stage(params: PlanningParams) -> None:

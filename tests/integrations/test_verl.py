@@ -721,7 +721,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         process = subprocess.Popen(command, env=head_env, stdout=log, stderr=log, start_new_session=True)
         try:
             address = f"http://127.0.0.1:{ports[1]}"
-            wait_for_head(60, address, token, process, folder / "head.log")
+            agent = f"http://127.0.0.1:{ports[3]}"  # starts jobs, and comes up after the dashboard
+            for url in (f"{address}/api/version", f"{agent}/api/local_raylet_healthz"):
+                wait_for_head(60, url, token, process, folder / "head.log")
             yield Head(address, env | {"PYTHONPATH": ":".join([str(ROOT / "src"), *python_path])})
         finally:
             process.terminate()  # with --block, this ends the node's processes
@@ -761,8 +763,8 @@ def find_free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_for_head(timeout_s: float, address: str, token: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    request, end = urllib.request.Request(f"{address}/api/version"), time.monotonic() + timeout_s
+def wait_for_head(timeout_s: float, url: str, token: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    request, end = urllib.request.Request(url), time.monotonic() + timeout_s
     request.add_header("Authorization", f"Bearer {token}")
     while time.monotonic() < end and process.poll() is None:
         with suppress(OSError), urllib.request.urlopen(request, timeout=5):

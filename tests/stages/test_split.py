@@ -17,13 +17,15 @@ import pytest
 
 from planward.core.lines import CHUNK_LINES
 from planward.core.records import Meta, Record
+from planward.core.registry import load_task
 from planward.core.runs import Run
 from planward.core.verdicts import VerifierError
 from planward.params import ParamsError
 from planward.pddl.canonical import hash_problem
 from planward.pddl.language import load_domain, load_problem
 from planward.stages import problems, schedule, score, split
-from planward.tasks.planning.config import PlanningParams
+from planward.tasks.planning.config import DifficultyConfig, PlanningParams
+from planward.tasks.planning.difficulty import parse_difficulty
 from planward.tasks.planning.domains import GENERATED_DOMAINS, load_domain_text, render_problem
 from planward.tasks.planning.sources import iter_files
 from support import ROOT, read_rows, write_lines
@@ -494,12 +496,22 @@ def test_bucket_thresholds_come_from_the_training_split_only(small: Small, capsy
         ("; found in 2 s\n\n0.000: (sail a b) [1.000]\n  1.000 : (board c b)\n; cost = 2 (unit cost)\n", 2),
         ('{"work": 0.5, "consumption": 0.2}', None),
         ("", None),
+        ("1: (sail a b)\n(1) I load the car:\n```\n(sail a b)\n(board c b)\n```", 2),  # as verdicts read it
+        ("(\nsail a b\n)\n(\nboard c b\n)", 2),
         (None, None),
     ],
 )
-def test_length_of_a_reference_is_its_number_of_actions(response: str | None, length: int | None) -> None:
+def test_length_of_a_reference_is_its_number_of_actions(
+    shipped_params: PlanningParams, response: str | None, length: int | None
+) -> None:
     meta = Meta(scenario="ferry", domain_file="domain.pddl", problem_file="p.pddl")
-    assert score.count_reference_actions(Record(prompt="Plan.", response=response, meta=meta)) == length
+    record = Record(prompt="Plan.", response=response, meta=meta)
+    assert score.count_reference_actions(load_task(shipped_params), record) == length
+
+
+def test_a_group_of_the_pattern_that_does_not_match_gives_no_difficulty() -> None:
+    difficulty = DifficultyConfig(pattern=r"p(?P<n>\d+)(-(?P<m>\d+))?", weights={"n": 1, "m": 2})
+    assert [parse_difficulty(f"{name}.pddl", difficulty) for name in ("p3-4", "p3", "q")] == [11, None, None]
 
 
 def measure_peak_memory(params: PlanningParams, lines: Iterable[dict[str, Any] | bytes]) -> int:

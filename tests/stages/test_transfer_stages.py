@@ -8,12 +8,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pandas as pd
 import pytest
 import torch
 
-from planward.core.records import TransferProblem, read_records, read_transfer_problems
+from planward.core.records import Meta, Record, TransferProblem, read_records, read_transfer_problems
 from planward.core.registry import load_task
 from planward.core.runs import BASE, Run
 from planward.curriculum.training_sets import select_training_set
@@ -25,8 +26,9 @@ from planward.stages.transfer import compare as transfer_compare
 from planward.stages.transfer import evaluate as transfer_evaluate
 from planward.stages.transfer import problems as transfer_problems
 from planward.tasks.planning.config import PlanningParams
-from planward.tasks.planning.domains import build_problem
+from planward.tasks.planning.domains import GENERATED_DOMAINS, build_problem, load_domain_text, render_problem
 from planward.tasks.planning.sources import generate_instances, generate_larger_records
+from planward.tasks.planning.transfer import TransferSource
 from support import ROOT, read_rows
 
 Small = Callable[..., PlanningParams]
@@ -143,6 +145,24 @@ def test_examples_are_those_of_evaluation_and_never_the_problem(
         else:
             assert len(ids) == 2
             assert set(ids) <= held_out - {problem.id}
+
+
+def test_examples_of_an_unseen_problem_are_no_twins_of_it(tmp_path: Path, small: Small) -> None:
+    params = small(transfer={"unseen": 4, "shots": {"renamed": [0], "larger": [0], "unseen": [4]}})
+    source = tmp_path / "problems"
+    (source / "ferry").mkdir(parents=True)
+    (source / "ferry/domain.pddl").write_text(load_domain_text("ferry"))
+    records = []
+    constraint = "(:constraints (sometime (empty-ferry)))"
+    for number, (seed, addition) in enumerate([(1, ""), (1, constraint), (2, ""), (3, "")]):
+        text = render_problem("ferry", GENERATED_DOMAINS["ferry"].generate(Random(seed), {"locations": 4, "cars": 3}))
+        (source / f"ferry/p{number}.pddl").write_text(f"{text.rstrip().removesuffix(')')}\n{addition})")
+        meta = Meta(scenario="ferry", domain_file="ferry/domain.pddl", problem_file=f"ferry/p{number}.pddl")
+        records.append(Record(id=str(number), prompt="Plan.", response="(a)", meta=meta, score=1.0, bucket="easy"))
+    tasks = load_task(params, source), load_task(params, tmp_path / "copy")
+    transfer = TransferSource(params, *tasks, source, tmp_path / "copy")
+    examples = {problem.id: {example.id for example in problem.examples} for problem in transfer.iter_unseen(records)}
+    assert examples == {"0": {"2", "3"}, "1": {"2", "3"}, "2": {"0", "1", "3"}, "3": {"0", "1", "2"}}
 
 
 def test_renamed_problems_share_no_word_with_their_originals(built_problems: list[TransferProblem]) -> None:

@@ -281,6 +281,34 @@ ADL = """
 """
 
 
+DERIVED = """
+(define (domain derived) (:requirements :strips :derived-predicates) (:predicates (p ?x) (q ?x) (d ?x))
+ (:derived (d ?x) (and (p ?x) (q ?x)))
+ (:action a :parameters (?x) :precondition () :effect (p ?x)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("goal", "goals_satisfied", "goals_total"),
+    [
+        ("(d k)", 0, 1),
+        ("(and (p k) (d k))", 1, 2),
+        ("(and (p k) (p m) (d k))", 1, 3),
+        ("(and (p k) (d m) (not (d m)) (not (d k)))", 3, 4),
+    ],
+)
+def test_derived_goals_are_counted(write: Write, goal: str, goals_satisfied: int, goals_total: int) -> None:
+    task = f"(define (problem p) (:domain derived) (:objects k m) (:init (q m)) (:goal {goal}))"
+    outcome = validate(write("derived.pddl", DERIVED), write("derived-1.pddl", task), "(a k)")
+    assert (outcome.label, outcome.goals_satisfied, outcome.goals_total) == (Label.GOAL, goals_satisfied, goals_total)
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u0085", "\f", "\v", "\x1c"])
+def test_a_comment_ends_at_the_end_of_its_line_only(write: Write, tower: Pair, character: str) -> None:
+    problem = write("comment.pddl", f"; one {character} two )\n{TOWER}")
+    assert validate(tower[0], problem, BUILD).label is Label.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("init", "plan", "goal", "label"),
     [

@@ -30,6 +30,7 @@ from planward.pddl.expressions import (
 )
 from planward.pddl.formulas import TRUTH, And, Formula, iter_conjunct_forms, map_atoms, map_form_atoms, parse_formula
 from planward.pddl.limits import MAX_EXPANSION, MAX_FACTS, MAX_OBJECTS
+from planward.pddl.plain_problems import is_plain_problem
 from planward.pddl.signature import (
     Atom,
     Scope,
@@ -110,6 +111,7 @@ class Problem:
     constraint_forms: tuple[Form, ...] = ()
     costs: frozenset[Atom] = frozenset()  # function terms that have a value
     expansion: int = field(default=0, compare=False)  # `check_expansion` of goal, constraints and domain
+    is_plain: bool = field(default=True, compare=False)  # `is_plain_problem` of its file
 
 
 def load_domain(path: Path) -> Domain:
@@ -245,7 +247,8 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     formulas = [section for section in sections if section.head in (":goal", ":constraints")]
     expansion = check_expansion([*formulas, *domain.expandable], objects, signature)
     problem = build_problem_from_parts(name, domain, objects, frozenset(init), goal, constraints, frozenset(costs))
-    return replace(problem, expansion=expansion)
+    is_plain = text.isascii() and is_plain_problem(form, signature)  # Python may turn other letters into ASCII ones
+    return replace(problem, expansion=expansion, is_plain=is_plain)
 
 
 def build_problem_from_parts(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +24,14 @@ from planward.curriculum.buckets import Thresholds, compute_distribution, comput
 from planward.curriculum.difficulty_figure import render_difficulty_svg
 from planward.params import BUCKETS, BucketsConfig, Params
 
-ACTION = re.compile(r"\s*(?:[0-9.]+\s*:\s*)?\(")  # the start of an action's line, perhaps with its time
+
+@runtime_checkable
+class ActionCounting(Protocol):
+    """Optional: a task whose references are plans."""
+
+    def count_reference_actions(self, problem: Record) -> int | None:
+        """Count the actions of the reference plan; None where the reference is missing or no plan."""
+        ...
 
 
 def run(params: Params) -> None:
@@ -41,7 +47,7 @@ def run(params: Params) -> None:
     lengths: dict[str, list[int | None]] = defaultdict(list)
     for record in read_records(results.split / "train.jsonl"):
         scores[record.domain].append(task.score_difficulty(record) or 0.0)
-        lengths[record.domain].append(count_reference_actions(record))
+        lengths[record.domain].append(count_reference_actions(task, record))
     if not scores:
         raise ValueError(f"{results.split}/train.jsonl is empty: nothing to train on")
     bounds = {domain: compute_thresholds(values, params.buckets) for domain, values in sorted(scores.items())}
@@ -65,9 +71,9 @@ def compute_held_out_thresholds(task: Task, file: Path, percentiles: BucketsConf
     return {domain: compute_thresholds(values, percentiles) for domain, values in scores.items()}
 
 
-def count_reference_actions(record: Record) -> int | None:
-    """Count the actions of the reference plan, one a line; None where the reference is missing or no plan."""
-    return sum(bool(ACTION.match(line)) for line in (record.response or "").splitlines()) or None
+def count_reference_actions(task: Task, record: Record) -> int | None:
+    """Count the actions of the reference plan; None where the reference is missing or no plan."""
+    return task.count_reference_actions(record) if isinstance(task, ActionCounting) else None
 
 
 def compute_lengths_by_bucket(problems: Iterable[tuple[str, int | None]]) -> dict[str, dict[str, float]]:
@@ -105,7 +111,7 @@ def write_scored(task: Task, bounds: dict[str, Thresholds], source: Path, folder
                     bucket = "easy" if score is None else bounds[record.domain].classify(score)
                     scored_record = record.model_copy(update={"score": score or 0.0, "bucket": bucket})
                     lines.write(scored_record.model_dump_json(exclude_none=True) + "\n")
-                    length = count_reference_actions(record)
+                    length = count_reference_actions(task, record)
                     row = [record.id, split, record.domain, name, score or 0.0, bucket, length]
                     rows.writerow(map(escape_formula, row))
     return num_unmatched

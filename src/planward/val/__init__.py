@@ -8,6 +8,14 @@ labels.
 from planward.val.inputs import InputError
 from planward.val.known_problem import check_known_verdicts
 from planward.val.process import find_binary
-from planward.val.validation import DEFAULT_TIMEOUT_S, validate, validate_many
+from planward.val.validation import DEFAULT_TIMEOUT_S, check_files, validate, validate_many
 
-__all__ = ["DEFAULT_TIMEOUT_S", "InputError", "check_known_verdicts", "find_binary", "validate", "validate_many"]
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "InputError",
+    "check_files",
+    "check_known_verdicts",
+    "find_binary",
+    "validate",
+    "validate_many",
+]

@@ -26,7 +26,10 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Goal:
-    """One conjunct of a goal, as PDDL. `atom` is set for a literal, and None for a compound formula."""
+    """One conjunct of a goal, as PDDL.
+
+    `atom` is set for a literal, and None for a compound formula and for a derived predicate.
+    """
 
     formula: str
     atom: str | None = None
@@ -123,6 +126,7 @@ def _scan(domain: Path, problem: Path, *_versions: tuple[int, int]) -> Inputs:
     if not any(section[0] == ":init" for section in problem_sections):
         raise InputError(f"{problem}: needs an :init")
     types = next((_parse_typed_list(section[1:]) for section in domain_sections if section[0] == ":types"), None)
+    derived = set(_iter_derived(domain_sections))
     actions = dict(_parse_action(s, domain) for s in domain_sections if s[0] in {":action", ":durative-action"})
     constants = [pair for s in domain_sections if s[0] == ":constants" for pair in _parse_typed_list(s[1:])]
     objects = [pair for s in problem_sections if s[0] == ":objects" for pair in _parse_typed_list(s[1:])]
@@ -135,7 +139,7 @@ def _scan(domain: Path, problem: Path, *_versions: tuple[int, int]) -> Inputs:
     return Inputs(
         actions={name: len(parameters) for name, parameters in actions.items()},
         objects=frozenset(name for name, _ in constants + objects),
-        goals=tuple(_iter_goals(goal[0][1])),
+        goals=tuple(_iter_goals(goal[0][1], derived)),
         typed=types is not None,
         temporal=any(section[0] in TEMPORAL for section in domain_sections),
         has_preferences=any(
@@ -167,7 +171,7 @@ def _read_forms(path: Path) -> list[Any]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     stack: list[list[Any]] = [[]]
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         for token in TOKEN_PATTERN.findall(line.partition(";")[0].lower()):
             if token == "(":
                 stack.append([])
@@ -189,6 +193,14 @@ def _parse_action(section: list[Any], domain: Path) -> tuple[str, TypedList]:
             return name, _parse_typed_list(parameters)
         case _:
             raise InputError(f"{domain}: an action needs a name and :parameters, got {section[1:3]}")
+
+
+def _iter_derived(sections: list[list[Any]]) -> Iterator[str]:
+    """Yield the names of derived predicates."""
+    for section in sections:
+        match section:
+            case [":derived", [str() as name, *_], *_]:
+                yield name
 
 
 def _parse_typed_list(words: list[Any]) -> TypedList:
@@ -220,8 +232,12 @@ def _check_hierarchy(types: TypedList, domain: Path) -> None:
             raise InputError(f"{domain}: the type {name} is its own supertype")
 
 
-def _iter_goals(formula: Any) -> Iterator[Goal]:
-    """Yield the conjuncts in order, nested `and` flattened, without preferences."""
+def _iter_goals(formula: Any, derived: set[str]) -> Iterator[Goal]:
+    """Yield the conjuncts in order, nested `and` flattened, without preferences.
+
+    Args:
+        derived: predicates about which VAL's repair advice does not name the literals that are missed.
+    """
     stack = [formula]
     while stack:
         match stack.pop():
@@ -229,9 +245,9 @@ def _iter_goals(formula: Any) -> Iterator[Goal]:
                 stack.extend(reversed(parts))
             case [] | ["preference", *_]:
                 continue
-            case ["not", [*words]] as formula if _is_atom(words):
+            case ["not", [*words]] as formula if _is_atom(words) and words[0] not in derived:
                 yield Goal(_render_form(formula), f"({' '.join(words)})", positive=False)
-            case [*words] as formula if _is_atom(words):
+            case [*words] as formula if _is_atom(words) and words[0] not in derived:
                 yield Goal(_render_form(formula), f"({' '.join(words)})")
             case formula:
                 yield Goal(_render_form(formula))

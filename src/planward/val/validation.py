@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -20,6 +21,7 @@ from planward.val.report import UnreadableReportError, ends_undefined, is_goal_m
 DEFAULT_TIMEOUT_S = 10.0  # the pipeline passes `val.timeout` of params.yaml
 MAX_ATTEMPTS = 2
 Job = tuple[Path, Path, str]
+T = TypeVar("T")
 
 
 def validate(domain: Path, problem: Path, plan: str, timeout: float = DEFAULT_TIMEOUT_S) -> Outcome:
@@ -37,16 +39,30 @@ def validate(domain: Path, problem: Path, plan: str, timeout: float = DEFAULT_TI
         CannotWriteError: the disk of the folder for temporary files is full.
     """
     inputs = read_inputs(domain, problem)
+
+    def judge(program: Path) -> Outcome:
+        check_inputs(program, domain, problem, timeout)
+        try:
+            steps = parse_plan(plan, inputs)
+        except FormatError as error:
+            return Outcome(Label.FORMAT, _count_lines(plan), goals_total=len(inputs.goals), detail=str(error))
+        return _run_val(program, domain, problem, steps, inputs, timeout)
+
+    return _retry(judge, domain, problem)
+
+
+def check_files(domain: Path, problem: Path, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    """Check that VAL reads a domain and a problem completely; raises as `validate`."""
+    read_inputs(domain, problem)
+    _retry(lambda program: check_inputs(program, domain, problem, timeout), domain, problem)
+
+
+def _retry(run: Callable[[Path], T], domain: Path, problem: Path) -> T:
+    """Call `run` with the path of `Validate`, up to MAX_ATTEMPTS times; raises VerifierError where all fail."""
     reason = ""
     for _ in range(MAX_ATTEMPTS):
         try:
-            program = find_binary()
-            check_inputs(program, domain, problem, timeout)
-            try:
-                steps = parse_plan(plan, inputs)
-            except FormatError as error:
-                return Outcome(Label.FORMAT, _count_lines(plan), goals_total=len(inputs.goals), detail=str(error))
-            return _run_val(program, domain, problem, steps, inputs, timeout)
+            return run(find_binary())
         except (VerifierError, ProcessError, UnreadableReportError) as failure:
             reason = str(failure)
     raise VerifierError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ from planward import val
 from planward.core.verdicts import Label
 from planward.params import Params
 from planward.pddl.search import SearchLimitError, UnsolvableError
+from planward.tasks.planning import references
 from planward.tasks.planning.domains import GENERATED_DOMAINS, load_domain_text, render_problem
 from planward.tasks.planning.references import find_reference_plan
 
@@ -53,6 +55,20 @@ def test_timeout_is_not_a_proof(tmp_path: Path, small: Callable[..., Params]) ->
     params = small(problems={"planner": "fast-downward", "planner_timeout": 0.001})
     with pytest.raises(SearchLimitError, match=r"no plan in 0\.001 s"):
         find_reference_plan(*write_files(tmp_path, "blocksworld"), params.problems)
+
+
+def test_a_timeout_ends_the_search_too(
+    tmp_path: Path, small: Callable[..., Params], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, started = tmp_path / "driver.py", tmp_path / "search.pid"
+    program = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    driver.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {program!r}])\n")
+    monkeypatch.setattr(references, "_find_fast_downward", lambda: driver)
+    params = small(problems={"planner": "fast-downward", "planner_timeout": 3})
+    with pytest.raises(SearchLimitError, match="no plan in 3 s"):
+        find_reference_plan(*write_files(tmp_path, "blocksworld"), params.problems)
+    state = subprocess.run(["ps", "-o", "stat=", "-p", started.read_text()], capture_output=True, text=True).stdout
+    assert state.strip() == "" or state.startswith("Z"), state
 
 
 def test_unreadable_file_is_not_a_proof(tmp_path: Path, fast_downward: Params) -> None:

@@ -9,7 +9,7 @@ from planward.tasks.planning.config import REFERENCE_LENGTH, DifficultyConfig
 
 
 def parse_difficulty(problem_file: str, difficulty: DifficultyConfig, reference_length: int = 0) -> float | None:
-    """Compute the weighted sum of the numbers; None where the file's name does not match the pattern.
+    """Compute the weighted sum of the numbers; None where the file's name does not match, or lacks one of them.
 
     Args:
         reference_length: number of actions of the reference plan.
@@ -18,4 +18,6 @@ def parse_difficulty(problem_file: str, difficulty: DifficultyConfig, reference_
     if match is None:
         return None
     numbers = match.groupdict() | {REFERENCE_LENGTH: reference_length}
+    if any(numbers[name] is None for name in difficulty.weights):
+        return None
     return sum(weight * int(numbers[name]) for name, weight in difficulty.weights.items())

@@ -7,21 +7,22 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from planward.core.lines import find_file
 from planward.core.records import Record
 from planward.core.tasks import InvalidLine, Task, parse_record
-from planward.core.verdicts import Verdict, VerifierError
+from planward.core.verdicts import VerifierError
 from planward.pddl.expressions import PddlError, UnsupportedError
 from planward.pddl.language import Problem
 from planward.pddl.search import SearchLimitError, UnsolvableError
 from planward.tasks.planning.config import PlanningParams
 from planward.tasks.planning.identity import ProblemIdentity, identify_problem
 from planward.tasks.planning.references import find_reference_plan
-from planward.val import InputError, check_known_verdicts
+from planward.val import InputError, check_files, check_known_verdicts
 from planward.val.known_problem import UNDECIDED
 
+T = TypeVar("T")
 MAX_PLAN_EXPANSION = 2_000_000  # atoms of a reference plan's actions, quantifiers expanded
 
 
@@ -52,6 +53,8 @@ class LineValidator:
         try:
             load = partial(self.load_problem, record.meta.domain_file, record.meta.problem_file)
             identity: ProblemIdentity = identify_problem(*paths, load)
+            if not identity.is_plain:
+                self._call_verifier(lambda: check_files(*paths, self.params.val.timeout))
             if not record.response:
                 plan = find_reference_plan(*paths, self.params.problems)
                 record = record.model_copy(update={"response": "\n".join(plan)})
@@ -82,8 +85,8 @@ class LineValidator:
         if not verdict.success:
             raise InvalidLine(f"bad reference plan: VAL says {verdict.label}: {verdict.detail}")
 
-    def _call_verifier(self, verify: Callable[[], Verdict]) -> Verdict:
-        """Return a verdict; raises InvalidLine where VAL reaches none on this line and works on a known problem.
+    def _call_verifier(self, verify: Callable[[], T]) -> T:
+        """Return what VAL says; raises InvalidLine where it says nothing on this line and works on a known problem.
 
         Raises:
             VerifierError: VAL is broken.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,16 +49,32 @@ def run_fast_downward(domain: Path, problem: Path, timeout: float) -> list[str]:
         command = [sys.executable, str(driver), "--alias", "lama-first", "--plan-file", str(plan)]
         command += [str(domain.resolve()), str(problem.resolve())]
         try:
-            process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
+            status, output = _run_driver(command, Path(folder), timeout)
         except subprocess.TimeoutExpired:
             raise SearchLimitError(f"Fast Downward found no plan in {timeout:g} s") from None
         if plan.exists():
             lines = plan.read_text(encoding="utf-8").splitlines()
             return [line.strip() for line in lines if not line.startswith(";")]
-        if process.returncode in (10, 11, 12):  # the driver's exit codes for unsolvable problems
+        if status in (10, 11, 12):  # the driver's exit codes for unsolvable problems
             raise UnsolvableError("the goal is unreachable (Fast Downward)")
-        last = (process.stderr or process.stdout).strip().splitlines()[-1:]
-        raise SearchLimitError(f"Fast Downward failed (exit status {process.returncode}): {' '.join(last)}")
+        last = output.strip().splitlines()[-1:]
+        raise SearchLimitError(f"Fast Downward failed (exit status {status}): {' '.join(last)}")
+
+
+def _run_driver(command: list[str], folder: Path, timeout: float) -> tuple[int, str]:
+    """Run the driver in `folder`; returns its exit status, and its standard error, or else its standard output.
+
+    When this ends early, so does the search, which is a process that the driver starts; raises TimeoutExpired after
+    `timeout` seconds.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, errors or output
 
 
 def _find_fast_downward() -> Path:

@@ -64,12 +64,17 @@ def prepare_problems(params: PlanningParams, folder: Path) -> None:
 def copy_tree(folder: Path, patterns: Collection[str], to: Path, named: Path | None = None) -> list[str]:
     """Copy matching files with their folders below `folder`; raises ParamsError where there are none.
 
-    Links to files outside of `folder` are not copied: their paths relative to it are returned.
+    Links to files outside of `folder` are not copied: their paths relative to it are returned. Nor are links to
+    folders, which may form cycles: a warning names the first.
 
     Args:
         named: a file that params.yaml names, so that it may be such a link.
     """
-    files = list(map(str, iter_files(folder, patterns)))  # paths take several times the memory
+    folder_links = list[Path]()
+    files = list(map(str, iter_files(folder, patterns, folder_links)))  # paths take several times the memory
+    if folder_links:
+        text = f"{len(folder_links)} links to folders are not followed, such as {folder_links[0]}"
+        print(f"warning: {text}; fix: copy the folder there", flush=True)
     if not files:
         raise ParamsError(f"params.yaml: problems.path: {folder} holds no {' or '.join(patterns)}")
     missing = list[str]()
@@ -87,13 +92,20 @@ def copy_tree(folder: Path, patterns: Collection[str], to: Path, named: Path | N
     return missing
 
 
-def iter_files(folder: Path, patterns: Collection[str]) -> Iterator[Path]:
-    """Yield the files below `folder` whose names match a pattern, in the order of sorted paths."""
+def iter_files(folder: Path, patterns: Collection[str], folder_links: list[Path] | None = None) -> Iterator[Path]:
+    """Yield the files below `folder` whose names match a pattern, in the order of sorted paths.
+
+    Args:
+        folder_links: gets the links to folders, which are not followed.
+    """
     with os.scandir(folder) as entries:
-        names = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    for name, is_folder in names:
+        names = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries)
+    for name, is_folder, is_link in names:
         if is_folder:
-            yield from iter_files(folder / name, patterns)
+            yield from iter_files(folder / name, patterns, folder_links)
+        elif is_link and (folder / name).is_dir():
+            if folder_links is not None:
+                folder_links.append(folder / name)
         elif any(fnmatchcase(name, pattern) for pattern in patterns) and (folder / name).is_file():
             yield folder / name
 

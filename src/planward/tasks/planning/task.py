@@ -74,8 +74,12 @@ class PlanningTask:
         """Compute the difficulty; None where the file's name does not match the domain's pattern."""
         difficulty, length = self.params.difficulty[problem.domain], 0
         if REFERENCE_LENGTH in difficulty.weights:
-            length = len(extract_plan(problem.response or "") or ())
+            length = self.count_reference_actions(problem) or 0
         return parse_difficulty(problem.meta.problem_file, difficulty, length)
+
+    def count_reference_actions(self, problem: Record) -> int | None:
+        """Count the actions of the reference plan as verdicts do; None where the reference is missing or no plan."""
+        return len(extract_plan(problem.response or "") or ()) or None
 
     def select_examples(self, problem: Record, pool: Sequence[Record], count: int, seed: str) -> list[Record]:
         return sample_examples(problem, pool, count, seed)

@@ -83,13 +83,18 @@ class TransferSource:
                 yield self._build("larger", record, examples)
 
     def iter_unseen(self, held_out: Sequence[Record]) -> Iterator[TransferProblem]:
-        """Yield the first `transfer.unseen` problems of each held-out domain, with examples from all others of it."""
+        """Yield the first `transfer.unseen` problems of each held-out domain, with examples from all others of it.
+
+        Problems that differ from one only in names and constraints are no examples of it: their plans could be copied.
+        """
         records = [self._copy(record, "unseen") for record in sorted(held_out, key=lambda record: record.id)]
         domain_counts = Counter[str]()
         for record in records:
             domain_counts[record.domain] += 1
             if domain_counts[record.domain] <= self.params.transfer.unseen:
-                yield self._build("unseen", record, self._select_examples("unseen", record, records))
+                digest = self.copy.core_digest(record)
+                pool = [other for other in records if self.copy.core_digest(other) != digest]
+                yield self._build("unseen", record, self._select_examples("unseen", record, pool))
 
     def _select_examples(self, kind: TransferKind, problem: Record, pool: Sequence[Record]) -> list[Record]:
         count = max(getattr(self.params.transfer.shots, kind))
