@@ -26,7 +26,7 @@ from planward.inference.models import load_weights
 from planward.params import LoggingConfig, ParamsError
 from planward.preflight import resources
 from planward.preflight.checks import find_faults
-from planward.preflight.resources import measure_free_memory
+from planward.preflight.resources import measure_folders, measure_free_memory
 from planward.preflight.services import list_logger_faults
 from planward.preflight.stages import StageNeeds
 from planward.tasks.planning.config import PlanningParams
@@ -268,6 +268,23 @@ def test_a_file_that_may_not_be_read_is_named() -> None:
 
 
 @pytest.mark.usefixtures("write_params")
+def test_files_that_vanish_meanwhile_count_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run may remove its old checkpoints."""
+    checkpoints, list_files = tmp_path / "checkpoints", os.walk
+
+    def remove_one(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for entry in list_files(folder):
+            (checkpoints / "old").unlink(missing_ok=True)
+            yield entry
+
+    checkpoints.mkdir()
+    (checkpoints / "old").write_bytes(b"123")
+    (checkpoints / "new").write_bytes(b"12345")
+    assert measure_folders(checkpoints) == 8
+    monkeypatch.setattr(os, "walk", remove_one)
+    assert measure_folders(checkpoints) == 5
+
+
 def test_checkpoints_must_fit_on_the_disk() -> None:
     with mount(".checkpoints", "size=4m"):
         [fault] = list_faults(*SFT)

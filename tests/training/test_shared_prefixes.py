@@ -20,20 +20,24 @@ from planward.training.shared_prefixes import SharedPrefixTrainer
 PROMPTS, GENERATIONS, LENGTH, COMPLETION = 5, 4, 12, 6
 
 
+def build_arguments(folder: Path, **options: Any) -> GRPOConfig:
+    return GRPOConfig(
+        str(folder),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        num_generations=2,
+        gradient_checkpointing=False,  # TRL's default is True, which excludes sharing
+        **options,
+    )
+
+
 @pytest.fixture
 def trainers(tmp_path: Path) -> list[GRPOTrainer]:
     """TRL's trainer and ours, with the same weights."""
     torch.set_num_threads(1)
     letters.write_base(tmp_path / "base")
-    arguments = GRPOConfig(
-        str(tmp_path),
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        temperature=0.7,
-        num_generations=2,
-        gradient_checkpointing=False,  # TRL's default is True, which excludes sharing
-    )
+    arguments = build_arguments(tmp_path, temperature=0.7)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
     return [
         trainer_class(
@@ -225,17 +229,7 @@ def test_layers_that_keep_a_state_are_left_to_trl(tmp_path: Path) -> None:
         eos_token_id=1,
         pad_token_id=0,
     )
-    arguments = GRPOConfig(
-        str(tmp_path),
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        num_generations=2,
-        per_device_train_batch_size=2,
-        max_completion_length=4,
-        max_steps=1,
-        gradient_checkpointing=False,
-    )
+    arguments = build_arguments(tmp_path, per_device_train_batch_size=2, max_completion_length=4, max_steps=1)
     trainer = SharedPrefixTrainer(
         Lfm2ForCausalLM(config),
         reward_funcs=lambda completions, **_: [float(index) for index in range(len(completions))],
