@@ -267,7 +267,6 @@ def test_a_file_that_may_not_be_read_is_named() -> None:
     assert "Permission denied" in fault
 
 
-@pytest.mark.usefixtures("write_params")
 def test_files_that_vanish_meanwhile_count_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run may remove its old checkpoints."""
     checkpoints, list_files = tmp_path / "checkpoints", os.walk
@@ -285,6 +284,7 @@ def test_files_that_vanish_meanwhile_count_as_nothing(tmp_path: Path, monkeypatc
     assert measure_folders(checkpoints) == 5
 
 
+@pytest.mark.usefixtures("write_params")
 def test_checkpoints_must_fit_on_the_disk() -> None:
     with mount(".checkpoints", "size=4m"):
         [fault] = list_faults(*SFT)
