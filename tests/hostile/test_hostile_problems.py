@@ -6,11 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from hostile_problems import SHAPES
+from planward.core.verdicts import Label
+from planward.pddl.expressions import UnsupportedError
+from planward.pddl.language import parse_domain, parse_problem
+from planward.pddl.simulation import PlanVerifier
 from support import ROOT, read_rows
 
 MAX_SECONDS = 300  # many times what all lines take
@@ -76,3 +81,29 @@ def test_each_line_is_accepted_or_has_its_reason(results: Path, number: int, nam
     assert (number in reasons) == (name in REASONS), reasons.get(number)
     assert REASONS.get(name, "") in reasons.get(number, "")
     assert len(reasons.get(number, "")) < 3000
+
+
+def test_large_ground_actions_of_plans_do_not_add_up() -> None:
+    """Each takes tens of megabytes: those of a long plan are left to VAL, those of earlier plans are forgotten."""
+    domain = parse_domain(
+        "(define (domain wide) (:requirements :conditional-effects) (:predicates (p ?a ?b) (q ?a ?b))"
+        " (:action mark :parameters (?a ?b) :effect (p ?a ?b))"
+        " (:action copy :parameters (?a ?b) :effect (and (q ?a ?b) (forall (?x ?y) (when (p ?x ?y) (q ?x ?y))))))"
+    )
+    names = [f"n{index}" for index in range(95)]
+    text = f"(define (problem w) (:domain wide) (:objects {' '.join(names)}) (:init) (:goal (q n1 n2)))"
+    verifier = PlanVerifier(parse_problem(text, domain))
+    steps = [f"(copy n1 {name})" for name in names]
+    with pytest.raises(UnsupportedError, match="a plan of 95 actions"):
+        verifier.verify(steps)
+    tracemalloc.start()
+    try:
+        verifier.verify(steps[:1])
+        first = tracemalloc.get_traced_memory()[0]
+        labels = [verifier.verify([step]).label for step in steps[1:5]]
+        last = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert labels == [Label.GOAL if name != "n2" else Label.SUCCESS for name in names[1:5]]
+    assert first > 10_000_000
+    assert last < 1.5 * first

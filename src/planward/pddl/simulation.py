@@ -10,9 +10,11 @@ from weakref import WeakKeyDictionary
 
 from planward.core.verdicts import Label, Outcome
 from planward.pddl.conditions import NEVER
+from planward.pddl.expressions import UnsupportedError
 from planward.pddl.formulas import iter_conjuncts, render_formula
-from planward.pddl.grounding import Grounding, Operator, ground_problem
+from planward.pddl.grounding import Grounding, Operator, count_fluents, ground_problem
 from planward.pddl.language import Action, Problem
+from planward.pddl.limits import MAX_ATOMS, MAX_CACHED_BITS, MAX_PLAN_BITS
 from planward.pddl.monitors import VIOLATED
 
 ACTION_PATTERN = re.compile(r"\(([A-Za-z_][\w-]*(?: [A-Za-z_][\w-]*)*)\)", re.ASCII)
@@ -45,10 +47,18 @@ class PlanVerifier:
         self.problem = problem
         self.ground = ground_problem(problem)
         self._step_cache = _STEP_CACHES.setdefault(self.ground.grounding, {})
+        step_atoms = problem.domain.action_size + problem.expansion
+        self._step_bits = max(step_atoms * min(count_fluents(problem), MAX_ATOMS), 1)  # upper bound
 
     def verify(self, plan: Sequence[str]) -> Outcome:
-        """Return VAL's verdict (docs/reference/verdicts.md) on a plan, whose lines are `(name object ...)`."""
+        """Return VAL's verdict (docs/reference/verdicts.md) on a plan, whose lines are `(name object ...)`.
+
+        Raises:
+            UnsupportedError: the plan's ground actions may take more than MAX_PLAN_BITS.
+        """
         total, size = len(self.ground.goals), len(plan)
+        if size * self._step_bits > MAX_PLAN_BITS:
+            raise UnsupportedError(f"a plan of {size:,} actions on a problem of this size")
         steps = []
         for number, line in enumerate(plan, 1):
             step = self._parse_line(line)
@@ -93,6 +103,8 @@ class PlanVerifier:
             result = parse_step(line, self.ground.grounding)
             if isinstance(result, InvalidStep) or result.undeclared:  # unbounded in number, and cheap to parse
                 return result
+            if len(self._step_cache) * self._step_bits > MAX_CACHED_BITS:
+                self._step_cache.clear()
             step = self._step_cache[line] = result
         return step
 
