@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, Lfm2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, Lfm2Config, Lfm2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 import letters
@@ -90,6 +90,34 @@ def test_log_probabilities_entropies_and_gradients_equal_trl(
     for expected, result in zip(trl, ours, strict=True):
         assert expected.abs().max() > 0.01
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [20, 7])
+@pytest.mark.parametrize("shares", [True, False])
+def test_padding_does_not_move_learned_positions(tmp_path: Path, size: int, shares: bool) -> None:
+    letters.write_base(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    model = GPT2LMHeadModel(config)
+    torch.nn.init.normal_(model.transformer.wpe.weight)
+    model.save_pretrained(tmp_path / "model")
+    trainer = SharedPrefixTrainer(
+        GPT2LMHeadModel.from_pretrained(tmp_path / "model"),
+        reward_funcs=lambda completions, **_: [0.0 for _ in completions],
+        args=build_arguments(tmp_path, beta=0.1),
+        train_dataset=Dataset.from_list([{"prompt": "a"}]),
+        processing_class=tokenizer,
+    )
+    assert trainer.shares
+    trainer.shares = shares
+    ids, mask = build_batch(len(tokenizer))
+    for network in (trainer.model, trainer.ref_model):
+        assert network is not None
+        logps, *_ = trainer._get_per_token_logps_and_entropies(network.eval(), ids, mask, COMPLETION, batch_size=size)
+        for row, row_mask, result in zip(ids, mask.bool(), logps, strict=True):
+            tokens = row[row_mask][None]
+            expected = model.eval()(tokens).logits[0, -COMPLETION - 1 : -1].log_softmax(-1)
+            torch.testing.assert_close(result, expected.gather(1, tokens[0, -COMPLETION:, None])[:, 0])
 
 
 @pytest.mark.parametrize("advantages", [[0, 0, 1, -1], [0, 0, 0, 0]])

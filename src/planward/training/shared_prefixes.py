@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch.nn.functional import pad
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList, PretrainedConfig
 from trl import GRPOTrainer
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
@@ -52,6 +52,9 @@ class SharedPrefixTrainer(GRPOTrainer):
             and set(self.model_kwarg_keys) >= {"past_key_values", "position_ids", "logits_to_keep"}
             and has_only_attention_layers(self.model.config)
         )
+        for network in (self.model, self.ref_model):
+            if network is not None and "position_ids" in self.model_kwarg_keys and _counts_padding(network.config):
+                network.register_forward_pre_hook(_add_positions, with_kwargs=True)
         self.generation = generation
         self.temperatures: torch.Tensor | None = None
         self.entropies: torch.Tensor | None = None
@@ -183,6 +186,20 @@ class SharedPrefixTrainer(GRPOTrainer):
             yield
         finally:
             self.temperature = common
+
+
+def _counts_padding(config: PretrainedConfig) -> bool:
+    """Return whether padding on the left changes a model's results: rotary positions count distances alone."""
+    return not hasattr(config, "rope_parameters")
+
+
+def _add_positions(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """Number the tokens of each row without its padding, for a forward pass in which nobody does: TRL's and ours."""
+    mask = named.get("attention_mask")
+    if named.get("position_ids") is None and isinstance(mask, torch.Tensor) and mask.ndim == 2:
+        positions = (mask.long().cumsum(1) - 1).clamp(min=0)
+        named = named | {"position_ids": positions[:, -named["input_ids"].shape[1] :]}
+    return arguments, named
 
 
 def _drop_zero_advantages(inputs: dict[str, Any]) -> dict[str, Any]:
