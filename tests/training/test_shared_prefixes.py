@@ -10,12 +10,21 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, Lfm2Config, Lfm2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 import letters
 from planward.inference.sampling import sample_indices
-from planward.training.shared_prefixes import SharedPrefixTrainer
+from planward.training.shared_prefixes import TEMPERATURE, SharedPrefixTrainer
 
 PROMPTS, GENERATIONS, LENGTH, COMPLETION = 5, 4, 12, 6
 
@@ -268,6 +277,37 @@ def test_layers_that_keep_a_state_are_left_to_trl(tmp_path: Path) -> None:
     assert not trainer.shares
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+def test_experts_train_with_temperatures_of_their_own(tmp_path: Path) -> None:
+    """A mixture's router loss goes through the batches that rows' temperatures need."""
+    letters.write_base(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        moe_intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    options = {"per_device_train_batch_size": 4, "max_completion_length": 4, "max_steps": 1, "logging_steps": 1}
+    trainer = SharedPrefixTrainer(
+        Qwen3MoeForCausalLM(config),
+        reward_funcs=lambda completions, **_: [float(index) for index in range(len(completions))],
+        args=build_arguments(tmp_path, temperature=1.0, router_aux_loss_coef=0.01, **options),
+        train_dataset=Dataset.from_list([{"prompt": "copy a b", TEMPERATURE: 0.5}, {"prompt": "a", TEMPERATURE: 1.5}]),
+        processing_class=tokenizer,
+    )
+    assert trainer.aux_loss_enabled
+    trainer.train()
+    assert trainer.state.log_history[0]["aux_loss"] > 0
 
 
 def test_a_router_loss_keeps_completions_without_advantage(

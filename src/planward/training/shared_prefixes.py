@@ -132,19 +132,26 @@ class SharedPrefixTrainer(GRPOTrainer):
                 **multimodal,
             )
             return result
-        logps, entropies = list[torch.Tensor](), list[torch.Tensor]()
+        logps, entropies, losses = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
         for rows in torch.split(torch.arange(len(input_ids)), batch_size or len(input_ids)):
             ids, mask = input_ids[rows], attention_mask[rows]
             with self._row_temperatures(rows):
                 if use_trl:
-                    logp, entropy, _ = super()._get_per_token_logps_and_entropies(
-                        model, ids, mask, logits_to_keep, compute_entropy=compute_entropy
+                    logp, entropy, loss = super()._get_per_token_logps_and_entropies(
+                        model,
+                        ids,
+                        mask,
+                        logits_to_keep,
+                        compute_entropy=compute_entropy,
+                        compute_aux_loss=compute_aux_loss,
                     )
+                    losses += [loss] if compute_aux_loss else []
                 else:
                     logp, entropy = self._compute_shared_logps(model, ids, mask, logits_to_keep)
             logps.append(logp)
             entropies += [entropy] if compute_entropy else []
-        return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
+        router_loss = torch.stack(losses).mean() if compute_aux_loss else None
+        return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, router_loss
 
     def _compute_shared_logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, length: int
