@@ -32,7 +32,13 @@ def test_a_shipped_model_is_frozen_again_however_its_training_ends(
     (tmp_path / ".venv/bin/dvc").chmod(0o755)
     calls = tmp_path / "calls.txt"
     environment = os.environ | {"PAUSE": "30" if end else "0"}
-    process = subprocess.Popen(["make", target], cwd=tmp_path, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        ["make", target],
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background jobs ignore
+    )
     if end:
         while not calls.exists() or "repro" not in calls.read_text():
             time.sleep(0.05)
