@@ -9,7 +9,7 @@ BROWSERS = chromium chromium-browser google-chrome $(PLANWARD_BROWSER)
 APT = { test $$(id -u) = 0 && apt-get -qq update && apt-get -qq install -y --no-install-recommends
 
 # Frozen again after Ctrl-C, too: a base that is not would be trained by the next run, and everything after it.
-train_frozen = trap 'dvc freeze $(lastword $(1))' EXIT; trap 'exit 130' INT TERM; \
+train_frozen = trap 'trap "" INT TERM; dvc freeze $(lastword $(1))' EXIT; trap 'trap "" INT TERM; exit 130' INT TERM; \
 	dvc unfreeze $(lastword $(1)) && dvc repro $(1)
 
 # Targets that install packages into one environment cannot run side by side.
