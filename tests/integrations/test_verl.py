@@ -17,7 +17,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -702,12 +702,27 @@ class Head:
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     """A Ray head node with a token; it is ended with all its processes."""
     folder = Path(tmp_path_factory.mktemp("r"))
-    temp = Path(f"/tmp/planward-{secrets.token_hex(4)}")  # short, since Ray's sockets are below it
-    ports = find_free_ports(4)
-    names = ("--port", "--dashboard-port", "--ray-client-server-port", "--dashboard-agent-listen-port")
     python_path = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path and Path(path) != ROOT / "src"]
     token = secrets.token_hex(32)
     env = dict(os.environ) | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "OMP_NUM_THREADS": "1"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # jobs start `python`
+    head_env = env | {"PYTHONPATH": ":".join(python_path), "PATH": path}  # without planward, which jobs upload
+    with ExitStack() as stack:
+        for attempt in range(3):  # Ray gives its node 30 seconds to register, which a busy machine can exceed
+            address = start_head(folder / f"head-{attempt}.log", head_env, stack)
+            if address is not None:
+                break
+            stack.close()
+        else:
+            pytest.fail(f"Ray's head did not come up: {(folder / 'head-2.log').read_text()[-3000:]}")
+        yield Head(address, env | {"PYTHONPATH": ":".join([str(ROOT / "src"), *python_path])})
+
+
+def start_head(log_path: Path, env: dict[str, str], stack: ExitStack) -> str | None:
+    """Start a head node, ended by `stack`: its address, or None if it does not answer."""
+    temp = Path(f"/tmp/planward-{secrets.token_hex(4)}")  # short, since Ray's sockets are below it
+    ports = find_free_ports(4)
+    names = ("--port", "--dashboard-port", "--ray-client-server-port", "--dashboard-agent-listen-port")
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
         *("--dashboard-host", "127.0.0.1", "--node-ip-address", "127.0.0.1", "--temp-dir", str(temp)),
@@ -715,22 +730,21 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         *(word for pair in zip(names, map(str, ports), strict=True) for word in pair),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
     ]
-    with (folder / "head.log").open("w") as log:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # jobs start `python`
-        head_env = env | {"PYTHONPATH": ":".join(python_path), "PATH": path}  # without planward, which jobs upload
-        process = subprocess.Popen(command, env=head_env, stdout=log, stderr=log, start_new_session=True)
-        try:
-            address = f"http://127.0.0.1:{ports[1]}"
-            agent = f"http://127.0.0.1:{ports[3]}"  # starts jobs, and comes up after the dashboard
-            for url in (f"{address}/api/version", f"{agent}/api/local_raylet_healthz"):
-                wait_for_head(60, url, token, process, folder / "head.log")
-            yield Head(address, env | {"PYTHONPATH": ":".join([str(ROOT / "src"), *python_path])})
-        finally:
-            process.terminate()  # with --block, this ends the node's processes
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            process.kill()
-            shutil.rmtree(temp, ignore_errors=True)
+    log = stack.enter_context(log_path.open("w"))
+    stack.callback(shutil.rmtree, temp, ignore_errors=True)
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    stack.callback(end_head, process)
+    address = f"http://127.0.0.1:{ports[1]}"
+    agent = f"http://127.0.0.1:{ports[3]}"  # starts jobs, and comes up after the dashboard
+    urls = (f"{address}/api/version", f"{agent}/api/local_raylet_healthz")
+    return address if all(is_head_up(url, env["RAY_AUTH_TOKEN"], process) for url in urls) else None
+
+
+def end_head(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()  # with --block, this ends the node's processes
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    process.kill()
 
 
 LAUNCH = """
@@ -763,14 +777,15 @@ def find_free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_for_head(timeout_s: float, url: str, token: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def is_head_up(url: str, token: str, process: subprocess.Popen[bytes], timeout_s: float = 60) -> bool:
+    """Whether `url` answers within `timeout_s` while `process` runs."""
     request, end = urllib.request.Request(url), time.monotonic() + timeout_s
     request.add_header("Authorization", f"Bearer {token}")
     while time.monotonic() < end and process.poll() is None:
         with suppress(OSError), urllib.request.urlopen(request, timeout=5):
-            return
+            return True
         time.sleep(0.5)
-    pytest.fail(f"Ray's head did not come up: {log.read_text()[-3000:]}")
+    return False
 
 
 SCORE_COMPLETIONS = """
