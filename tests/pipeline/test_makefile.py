@@ -44,9 +44,7 @@ def test_a_shipped_model_is_frozen_again_however_its_training_ends(
             time.sleep(0.05)
         os.killpg(process.pid, end)
     assert (process.wait() == 0) == (end is None)
-    give_up = time.monotonic() + 60
-    while (
-        end and "freeze" not in calls.read_text().split() and time.monotonic() < give_up
-    ):  # make may end before its shell
+    deadline = time.monotonic() + 60  # make may end before its shell
+    while end and "freeze" not in calls.read_text().split() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert calls.read_text().split() == ["unfreeze", "repro", "freeze"]

@@ -27,6 +27,7 @@ from planward.inference.sampling import sample_indices
 from planward.training.shared_prefixes import TEMPERATURE, SharedPrefixTrainer
 
 PROMPTS, GENERATIONS, LENGTH, COMPLETION = 5, 4, 12, 6
+SHORT_RUN = {"per_device_train_batch_size": 4, "max_completion_length": 4, "max_steps": 1, "logging_steps": 1}
 
 
 def build_arguments(folder: Path, **options: Any) -> GRPOConfig:
@@ -41,20 +42,33 @@ def build_arguments(folder: Path, **options: Any) -> GRPOConfig:
     )
 
 
+def build_trainer(
+    trainer_class: type[GRPOTrainer], model: Any, folder: Path, rows: list[dict[str, Any]], **options: Any
+) -> Any:
+    """Build a trainer with the tokenizer of `folder`/base, whose reward is a completion's place in its batch."""
+    return trainer_class(
+        model,
+        reward_funcs=lambda completions, **_: [float(index) for index in range(len(completions))],
+        args=build_arguments(folder, **options),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(folder / "base", padding_side="left"),
+    )
+
+
 @pytest.fixture
-def trainers(tmp_path: Path) -> list[GRPOTrainer]:
-    """TRL's trainer and ours, with the same weights."""
+def base(tmp_path: Path) -> Path:
+    """A tiny Llama with its tokenizer."""
     torch.set_num_threads(1)
     letters.write_base(tmp_path / "base")
-    arguments = build_arguments(tmp_path, temperature=0.7)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def trainers(tmp_path: Path, base: Path) -> list[GRPOTrainer]:
+    """TRL's trainer and ours, with the same weights."""
     return [
-        trainer_class(
-            AutoModelForCausalLM.from_pretrained(tmp_path / "base"),
-            reward_funcs=lambda completions, **_: [0.0 for _ in completions],
-            args=arguments,
-            train_dataset=Dataset.from_list([{"prompt": "a"}]),
-            processing_class=tokenizer,
+        build_trainer(
+            trainer_class, AutoModelForCausalLM.from_pretrained(base), tmp_path, [{"prompt": "a"}], temperature=0.7
         )
         for trainer_class in (GRPOTrainer, SharedPrefixTrainer)
     ]
@@ -103,25 +117,18 @@ def test_log_probabilities_entropies_and_gradients_equal_trl(
 
 @pytest.mark.parametrize("size", [20, 7])
 @pytest.mark.parametrize("shares", [True, False])
-def test_padding_does_not_move_learned_positions(tmp_path: Path, size: int, shares: bool) -> None:
-    letters.write_base(tmp_path / "base")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
-    config = GPT2Config(vocab_size=len(tokenizer), n_positions=32, n_embd=16, n_layer=2, n_head=2)
+def test_padding_does_not_move_learned_positions(tmp_path: Path, base: Path, size: int, shares: bool) -> None:
+    vocabulary = len(AutoTokenizer.from_pretrained(base))
+    config = GPT2Config(vocab_size=vocabulary, n_positions=32, n_embd=16, n_layer=2, n_head=2)
     model = GPT2LMHeadModel(config)
     torch.nn.init.normal_(model.transformer.wpe.weight)
     model.save_pretrained(tmp_path / "model")
-    trainer = SharedPrefixTrainer(
-        GPT2LMHeadModel.from_pretrained(tmp_path / "model"),
-        reward_funcs=lambda completions, **_: [0.0 for _ in completions],
-        args=build_arguments(tmp_path, beta=0.1),
-        train_dataset=Dataset.from_list([{"prompt": "a"}]),
-        processing_class=tokenizer,
-    )
+    trained_model = GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    trainer = build_trainer(SharedPrefixTrainer, trained_model, tmp_path, [{"prompt": "a"}], beta=0.1)
     assert trainer.shares
     trainer.shares = shares
-    ids, mask = build_batch(len(tokenizer))
+    ids, mask = build_batch(vocabulary)
     for network in (trainer.model, trainer.ref_model):
-        assert network is not None
         logps, *_ = trainer._get_per_token_logps_and_entropies(network.eval(), ids, mask, COMPLETION, batch_size=size)
         for row, row_mask, result in zip(ids, mask.bool(), logps, strict=True):
             tokens = row[row_mask][None]
@@ -250,13 +257,10 @@ def test_each_prompt_is_forwarded_once(trainers: list[GRPOTrainer]) -> None:
     assert counts == [PROMPTS * GENERATIONS * LENGTH + completions, PROMPTS * LENGTH + completions]
 
 
-def test_layers_that_keep_a_state_are_left_to_trl(tmp_path: Path) -> None:
+def test_layers_that_keep_a_state_are_left_to_trl(tmp_path: Path, base: Path) -> None:
     """Its convolutions have no keys to share; sampling and log-probabilities are TRL's."""
-    torch.set_num_threads(1)
-    letters.write_base(tmp_path / "base")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
     config = Lfm2Config(
-        vocab_size=len(tokenizer),
+        vocab_size=len(AutoTokenizer.from_pretrained(base)),
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=2,
@@ -266,25 +270,17 @@ def test_layers_that_keep_a_state_are_left_to_trl(tmp_path: Path) -> None:
         eos_token_id=1,
         pad_token_id=0,
     )
-    arguments = build_arguments(tmp_path, per_device_train_batch_size=2, max_completion_length=4, max_steps=1)
-    trainer = SharedPrefixTrainer(
-        Lfm2ForCausalLM(config),
-        reward_funcs=lambda completions, **_: [float(index) for index in range(len(completions))],
-        args=arguments,
-        train_dataset=Dataset.from_list([{"prompt": "copy a b"}]),
-        processing_class=tokenizer,
-    )
+    rows = [{"prompt": "copy a b"}, {"prompt": "a"}]
+    trainer = build_trainer(SharedPrefixTrainer, Lfm2ForCausalLM(config), tmp_path, rows, **SHORT_RUN)
     assert not trainer.shares
     trainer.train()
     assert trainer.state.global_step == 1
 
 
-def test_experts_train_with_temperatures_of_their_own(tmp_path: Path) -> None:
+def test_experts_train_with_temperatures_of_their_own(tmp_path: Path, base: Path) -> None:
     """A mixture's router loss goes through the batches that rows' temperatures need."""
-    letters.write_base(tmp_path / "base")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
     config = Qwen3MoeConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(AutoTokenizer.from_pretrained(base)),
         hidden_size=16,
         intermediate_size=16,
         moe_intermediate_size=16,
@@ -297,14 +293,9 @@ def test_experts_train_with_temperatures_of_their_own(tmp_path: Path) -> None:
         eos_token_id=1,
         pad_token_id=0,
     )
-    options = {"per_device_train_batch_size": 4, "max_completion_length": 4, "max_steps": 1, "logging_steps": 1}
-    trainer = SharedPrefixTrainer(
-        Qwen3MoeForCausalLM(config),
-        reward_funcs=lambda completions, **_: [float(index) for index in range(len(completions))],
-        args=build_arguments(tmp_path, temperature=1.0, router_aux_loss_coef=0.01, **options),
-        train_dataset=Dataset.from_list([{"prompt": "copy a b", TEMPERATURE: 0.5}, {"prompt": "a", TEMPERATURE: 1.5}]),
-        processing_class=tokenizer,
-    )
+    rows = [{"prompt": "copy a b", TEMPERATURE: 0.5}, {"prompt": "a", TEMPERATURE: 1.5}]
+    options = SHORT_RUN | {"temperature": 1.0, "router_aux_loss_coef": 0.01}
+    trainer = build_trainer(SharedPrefixTrainer, Qwen3MoeForCausalLM(config), tmp_path, rows, **options)
     assert trainer.aux_loss_enabled
     trainer.train()
     assert trainer.state.log_history[0]["aux_loss"] > 0
