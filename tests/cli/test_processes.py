@@ -21,6 +21,8 @@ from planward.cli.processes import DVC_VARIABLE, StageIsRunning, lock_stage
 from planward.core.files import CannotWriteError
 from support import ROOT, mount
 
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")
+
 HOLD = """
 import pathlib, time
 from planward.cli.processes import lock_stage
@@ -137,7 +139,7 @@ def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
             pass
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")
+@needs_linux
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
 @pytest.mark.parametrize("is_stage", [True, False])
 def test_a_stage_whose_dvc_was_killed_before_it_could_ask_ends_at_once(
@@ -161,7 +163,7 @@ def test_a_stage_whose_dvc_was_killed_before_it_could_ask_ends_at_once(
         stage.kill()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc and prctl")
+@needs_linux
 @pytest.mark.parametrize("command", [["setsid"], ["nohup"], ["setsid", "nohup", "sh", "-c", '"$0" "$@" & wait']])
 def test_a_stage_in_a_session_of_its_own_runs(command: list[str], tmp_path: Path) -> None:
     code = "from planward.cli.processes import end_with_parent; end_with_parent(); print('runs')"
@@ -172,7 +174,7 @@ def test_a_stage_in_a_session_of_its_own_runs(command: list[str], tmp_path: Path
         assert result.stdout == b"runs\n", result.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a process with its parent (prctl)")
+@needs_linux
 @pytest.mark.parametrize("slurm", [False, True])
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
 def test_a_stage_ends_with_dvc_and_on_sigterm_unless_slurm_decides(shell: str, slurm: bool, tmp_path: Path) -> None:
